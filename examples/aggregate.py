@@ -9,7 +9,6 @@ gives them: a micro-batch gives one row for each customer that it changes.
 
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,22 +16,22 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from lsmstate import MultimapStore
-from lsmstate.spark import Bucket, InputBatch, configure, stateful_batches
+from lsmstate.spark import Bucket, InputBatch, State, configure, stateful_batches
 
 TOTALS = "orders BIGINT, total DECIMAL(18,2), least DECIMAL(9,2), greatest DECIMAL(9,2)"
 _MERGED = [("orders", "sum"), ("total", "sum"), ("least", "min"), ("greatest", "max")]
 
 
-def totals(orders: DataFrame, **options: Any) -> DataFrame:
+def totals(orders: DataFrame, memory: int | str = "64m") -> DataFrame:
     """The new totals of every customer that a micro-batch names."""
     return stateful_batches(
         orders,
         key="customer",
         function=updated_totals,
-        state={"totals": TOTALS, "changed": "batch BIGINT"},
+        streams={"totals": TOTALS, "changed": "batch BIGINT"},
         schema=f"customer BIGINT, {TOTALS}",
         output_mode="update",
-        **options,
+        state=State(memory=memory),
     )
 
 

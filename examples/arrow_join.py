@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from lsmstate.join import MultiwayJoin
+from lsmstate.join import MultiwayJoin, State
 
 ON = "customers.id = orders.customer AND orders.id = lines.order_id"
 
@@ -23,7 +23,10 @@ def main(home: str, out: str, memory: str = "64m") -> int:
     schemas = {name: pq.read_schema(paths[0]) for name, paths in files.items()}
     rows = 0
     result = pa.schema([(n, join_type(schemas, n)) for n in ("name", "day", "price")])
-    with MultiwayJoin(schemas, ON, memory=memory) as join, pq.ParquetWriter(out, result) as writer:
+    with (
+        MultiwayJoin(schemas, ON, state=State(memory=memory)) as join,
+        pq.ParquetWriter(out, result) as writer,
+    ):
         for name, paths in files.items():
             for batch in (b for path in paths for b in pq.ParquetFile(path).iter_batches()):
                 for found in join.process(name, batch):

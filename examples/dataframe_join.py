@@ -9,7 +9,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from lsmstate.spark import configure, to_multiway
+from lsmstate.spark import State, configure, to_multiway
 
 
 def main(home: str, checkpoint: str, out: str, memory: str = "64m") -> StreamingQuery:
@@ -27,7 +27,7 @@ def main(home: str, checkpoint: str, out: str, memory: str = "64m") -> Streaming
         .select("name", "day", "price")
     )
     query = (
-        to_multiway(chained, strict=True, memory=memory)
+        to_multiway(chained, strict=True, state=State(memory=memory))
         .writeStream.option("checkpointLocation", checkpoint)
         .trigger(availableNow=True)
         .start(out)

@@ -8,7 +8,6 @@ disk: a worker's memory stays under the cap however many they are, and no waterm
 
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,18 +15,18 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from lsmstate import MultimapStore
-from lsmstate.spark import Bucket, InputBatch, configure, stateful_batches
+from lsmstate.spark import Bucket, InputBatch, State, configure, stateful_batches
 
 
-def deduplicate(events: DataFrame, key: str | list[str], **options: Any) -> DataFrame:
+def deduplicate(events: DataFrame, key: str | list[str], memory: int | str = "64m") -> DataFrame:
     """The first row of each key. Of several in one micro-batch, the order of the source decides."""
     return stateful_batches(
         events,
         key=key,
         function=first_rows,
-        state={"seen": "batch BIGINT"},
+        streams={"seen": "batch BIGINT"},
         schema=events.schema,
-        **options,
+        state=State(memory=memory),
     )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from lsmstate.spark import configure, streaming_sql
+from lsmstate.spark import State, configure, streaming_sql
 
 SQL = """
 SELECT c.name, o.day, l.price
@@ -26,7 +26,7 @@ def main(home: str, checkpoint: str, out: str, memory: str = "64m") -> Streaming
         path = str(Path(home) / name)
         stream = spark.readStream.schema(spark.read.parquet(path).schema).parquet(path)
         stream.createOrReplaceTempView(name)
-    joined = streaming_sql(spark, SQL, strict=True, memory=memory)
+    joined = streaming_sql(spark, SQL, strict=True, state=State(memory=memory))
     print(joined.explain_multiway())
     query = (
         joined.writeStream.option("checkpointLocation", checkpoint)

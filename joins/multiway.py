@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import datetime
 from tempfile import TemporaryDirectory
+from typing import Final, Literal, get_args
 
 import pyarrow as pa
 
@@ -15,27 +17,44 @@ from lsmstate.joins.local.changes.input import UNMATCHED_RETRACTIONS, check_unma
 from lsmstate.joins.local.inner.binary_tree_order import BEST, Sample, TriedOrders, best_tree
 from lsmstate.joins.local.parts.results import Results, check_finished
 from lsmstate.joins.local.timed.event_time_join import LATE_ROWS
+from lsmstate.joins.options import (
+    GROUPS,
+    STATE,
+    TIME,
+    Emit,
+    State,
+    Time,
+    Unmatched,
+    refuse_other_fields,
+)
 from lsmstate.joins.protocols import Batch, Context, Spec
 from lsmstate.joins.recorded_join import KeptJoin
 from lsmstate.joins.specs.binary_tree import BinaryTree, Order
 from lsmstate.joins.specs.changes import FINAL
 from lsmstate.joins.specs.choose import ChangingSpec, create_join
-from lsmstate.joins.specs.event_time import EventTime, Retention, TimeOptions, create_timed
+from lsmstate.joins.specs.event_time import EventTime, TimeOptions, create_timed
 from lsmstate.joins.specs.final import FinalSpec
 from lsmstate.joins.specs.multi_key import GraphSpec
 from lsmstate.joins.specs.one_key import Condition, JoinSpec, check_streams
 from lsmstate.joins.specs.typed_condition import How, in_text, typed_condition
 from lsmstate.local_directory import directory_path
 from lsmstate.opening import open_store
-from lsmstate.options import Options, parse_bytes
+from lsmstate.option_names import names_checked
 from lsmstate.schema.batches import as_batch
 from lsmstate.stats import StoreStats
 from lsmstate.store import BatchLike
 from lsmstate.store_base.checks import nearest
 from lsmstate.store_base.guard import StoreGuard
 
-#: How several streams are joined; see MultiwayJoin.
-ALGORITHMS = ("umjoin", "tree")
+#: How several streams are joined; ``MultiwayJoin`` describes them.
+Algorithm = Literal["umjoin", "tree"]
+ALGORITHMS: Final[tuple[str, ...]] = get_args(Algorithm)
+
+_TIME_HERE: Final = ("event_time", "retention", "late")
+_STATE_HERE: Final = ("memory", "backend", "state_dir", "options")
+_ON_SPARK: Final = "is an option on Spark only; leave it out"
+#: Fields of Options that are said elsewhere.
+_ELSEWHERE: Final = {"memory_bytes": "give memory=... instead"}
 
 
 class MultiwayJoin:
@@ -44,10 +63,10 @@ class MultiwayJoin:
     **Keys.** Equalities of columns of two streams, or of nested fields, are keys. Streams need not
     share one key: ``a.x = b.x AND b.y = c.y`` joins three streams. A null matches nothing.
 
-    **Event time.** ``event_time`` names the time stamps of streams. ``on`` may then have time
-    intervals (``a.at BETWEEN b.at - INTERVAL 1 HOUR AND b.at``). ``advance`` moves the watermark:
-    rows that no later row can match, or whose retention is over, are forgotten, and their disk is
-    freed. A row is *late* if its time is not after the watermark.
+    **Event time.** ``Time(event_time=...)`` names the time stamps of streams. ``on`` may then have
+    time intervals (``a.at BETWEEN b.at - INTERVAL 1 HOUR AND b.at``). ``advance`` moves the
+    watermark: rows that no later row can match, or whose retention is over, are forgotten, and
+    their disk is freed. A row is *late* if its time is not after the watermark.
 
     **Other join types.** ``how`` gives the type of each join, or ``on`` is a whole FROM clause.
     Conditions beside the keys (``AND (sr.x > cu.y + 1 OR sr.x IS NULL)``) say which rows match; in
@@ -75,10 +94,6 @@ class MultiwayJoin:
             ``+U`` or ``-D`` and is not part of the result.
         unmatched: What becomes of a retraction of a row that is not stored: "count" ignores and
             counts it, "error" raises InvalidArgumentError.
-        memory: Cap of what the state holds in memory ("64m", or bytes).
-        backend: "lsm", "rocksdb" or "memory".
-        path: Directory of the state. The same join finds it again; another one is refused. Default:
-            a temporary directory, which ``close`` removes.
         piece_bytes: Most bytes of a piece of the results, unless a row is larger.
         algorithm: "umjoin" stores each stream and probes one stream after another (UMJoin; with
             ``backend="memory"`` it is the operator known as MultiStream). "tree" is the binary join
@@ -88,10 +103,11 @@ class MultiwayJoin:
             orders on ``sample`` and takes the one that stores and fetches the fewest bytes.
         sample: For ``order="best"``: some rows of each stream that match. They do not become part
             of the join.
-        event_time: Column of time stamps of each stream that has an event time.
-        retention: How long rows of a stream match at most, as in ``{"a": "7 days"}``.
-        late: What becomes of late rows. "drop": left out and counted in ``late_count``. "join":
-            matched with what is still stored. "side": left out and handed out in ``late_rows``.
+        time: Event times of the streams, how long rows are kept, and what becomes of late ones:
+            ``Time(event_time=..., ...)``, without ``late_batches`` and ``result_time``.
+        state: Where the state lies, and what it may take: ``State(memory=..., ...)``, with
+            ``memory``, ``backend``, ``state_dir`` and ``options``. The same join finds a state in
+            ``state_dir`` again; another one is refused.
 
     Attributes:
         tried_orders: With ``order="best"`` all orders and their costs; None if the order was
@@ -112,32 +128,32 @@ class MultiwayJoin:
         ```
     """
 
+    @names_checked(GROUPS)
     def __init__(
         self,
         streams: Mapping[str, pa.Schema],
         on: Condition,
         *,
         how: How = "inner",
-        emit: str = "append",
+        emit: Emit = "append",
         changes: Mapping[str, str] | None = None,
-        unmatched: str = "count",
-        memory: int | str = "64m",
-        backend: str = "lsm",
-        path: str | None = None,
+        unmatched: Unmatched = "count",
         piece_bytes: int = 1 << 20,
-        algorithm: str = "umjoin",
+        algorithm: Algorithm = "umjoin",
         order: Order | None = None,
         sample: Sample | None = None,
-        event_time: Mapping[str, str] | None = None,
-        retention: Retention | None = None,
-        late: str = "drop",
+        time: Time = TIME,
+        state: State = STATE,
     ) -> None:
+        refuse_other_fields(time, _TIME_HERE, _ON_SPARK)
+        refuse_other_fields(state, _STATE_HERE, _ON_SPARK)
         check_unmatched(unmatched)
         check_streams(streams)
         _check_kinds(on, piece_bytes)
+        told = TimeOptions(time.event_time or {}, time.retention or {}, time.late)
+        path, backend = state.state_dir, state.backend
         if path is not None:
-            path = directory_path(path, "path")
-        told = TimeOptions(event_time or {}, retention or {}, late)
+            path = directory_path(path, "state_dir")
         self._declared = dict(streams)
         self._asked = AskedCondition.of(streams, on, how, changes)
         streams, on = self._asked.streams, self._asked.on
@@ -151,10 +167,10 @@ class MultiwayJoin:
         kept = None if path is None else KeptJoin(path, backend, self.spec, filters)
         if kept is not None:
             kept.check()
-        # A temporary directory is gone after a power cut anyway: nothing in it is synced.
-        options = Options(
-            memory_bytes=parse_bytes(memory), sync="never" if path is None else "commit"
-        )
+        options = state.store_options(_ELSEWHERE)
+        if path is None and options.sync is None:
+            # A temporary directory is gone after a power cut anyway: nothing in it is synced.
+            options = replace(options, sync="never")
         #: With ``order="best"`` all orders and what they cost; None if a kept state had one.
         self.tried_orders: TriedOrders | None = None
         tree: BinaryTree | None = None
@@ -262,7 +278,7 @@ class MultiwayJoin:
         if timing is None or not timing.columns:
             raise InvalidArgumentError(
                 f"advance({watermark!r}): no stream has an event time; name their columns of time "
-                'stamps, as in event_time={"a": "at", "b": "at"}'
+                'stamps, as in time=Time(event_time={"a": "at", "b": "at"})'
             )
         with self._guard.calling():
             check_finished(f"advance({watermark!r})", self._unfinished)
@@ -272,8 +288,11 @@ class MultiwayJoin:
 
     @property
     def event_time(self) -> EventTime | None:
-        """Event times of the streams, and how long their rows are kept; None: all rows, for
-        ever."""
+        """What the join knows of event time; None if it keeps all rows for ever.
+
+        ``columns`` has the event-time column of each stream, and ``kept_us`` how many microseconds
+        a row is kept after its event time (None: for ever).
+        """
         return self.spec.event_time
 
     @property
@@ -301,7 +320,7 @@ class MultiwayJoin:
         return self._join.counts.get(UNMATCHED_RETRACTIONS, 0)
 
     def commit(self) -> None:
-        """Make everything that was fed durable, so that opening ``path`` again finds it.
+        """Make everything that was fed durable, so that the same join on ``state_dir`` finds it.
 
         Raises:
             InvalidArgumentError: A join with ``emit="final"`` has results that were not read. Its

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.local_directory import check_is_there, directory_path
 from lsmstate.options import DEFAULTS, Options, check_options
-from lsmstate.recorded_backend import check_kept_backend
+from lsmstate.recorded_backend import check_recorded_backend
 from lsmstate.store import MultimapStore, StreamSchema
 from lsmstate.store_base.checks import check_streams, nearest
 
@@ -207,7 +207,7 @@ def open_store(
     check_options(options)
     backend_class = store_class(backend)
     place = directory_path(directory)
-    check_kept_backend(place, backend)
+    check_recorded_backend(place, backend)
 
     def opened(streams: Sequence[StreamSchema]) -> "Backend":
         store: Backend = backend_class.open(place, streams, options=options)

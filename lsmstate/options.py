@@ -217,6 +217,7 @@ class Options:
 
     @property
     def block_limit_bytes(self) -> int:
+        """Size of a key block before compression: ``block_bytes``, or its default."""
         if self.block_bytes is not None:
             return self.block_bytes
         return min(max(8 * KIB, self.memory_bytes // 4096), 16 * KIB)

@@ -11,10 +11,10 @@ _MEMORY_SUFFIX: Final = ".mem"
 _ROCKS_DATABASE: Final = os.path.join("db", "CURRENT")
 
 
-def check_kept_backend(directory: str, backend: str) -> None:
+def check_recorded_backend(directory: str, backend: str) -> None:
     """Raise InvalidArgumentError if a directory holds a standalone store of another backend and
     none of this one. Only file names are looked at."""
-    kept = _kept_backends(directory)
+    kept = _recorded_backends(directory)
     if kept and backend not in kept:
         raise InvalidArgumentError(
             f"backend={backend!r}: {directory} holds a state of backend={kept[0]!r}; open it with "
@@ -22,7 +22,7 @@ def check_kept_backend(directory: str, backend: str) -> None:
         )
 
 
-def _kept_backends(directory: str) -> list[str]:
+def _recorded_backends(directory: str) -> list[str]:
     if not os.path.isdir(directory):
         return []
     kept = ["lsm"] if holds_standalone_store(directory) else []

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from lsmstate.joins.options import State, Time
     from lsmstate.spark_integration.demo import DemoSettings, run_demo
     from lsmstate.spark_integration.joins.multiway_join import multiway_join
     from lsmstate.spark_integration.joins.shares import explain_join
@@ -31,6 +32,8 @@ __all__ = [
     "PrometheusListener",
     "QueryMetrics",
     "QueryState",
+    "State",
+    "Time",
     "configure",
     "drop_original",
     "explain_join",
@@ -54,6 +57,8 @@ _MODULES = {
     "PrometheusListener": "lsmstate.spark_integration.metrics.prometheus",
     "QueryMetrics": "lsmstate.spark_integration.metrics.query",
     "QueryState": "lsmstate.spark_integration.state_reader.query_state",
+    "State": "lsmstate.joins.options",
+    "Time": "lsmstate.joins.options",
     "configure": "lsmstate.spark_integration.session.configure",
     "drop_original": "lsmstate.spark_integration.rescale.rescale",
     "explain_join": "lsmstate.spark_integration.joins.shares",

@@ -177,7 +177,7 @@ class Probe(Protocol):
         """Read the rows of some of the keys, in pieces.
 
         Args:
-            positions: Ascending positions of keys.
+            positions: Positions of keys in the batch that was probed, in ascending order.
             max_bytes: Encoded size of a piece, approximately. A single larger row makes a piece of
                 its own. The backend ``lsm`` limits pieces to a sixteenth of the memory cap.
 

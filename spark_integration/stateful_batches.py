@@ -2,51 +2,45 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal, get_args
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.options import STATE, STATE_ONLY, State
 from lsmstate.joins.routing.hash_router import HashRouting
+from lsmstate.option_names import names_checked
 from lsmstate.spark_integration.columns.schemas import Schema, arrow_schema, struct_type
 from lsmstate.spark_integration.plan.bucket import BucketFunction
 from lsmstate.spark_integration.plan.inputs import Inputs, session_of
 from lsmstate.spark_integration.plan.options import OperatorOptions
 from lsmstate.spark_integration.plan.stateful_plan import KEEP, NULL_KEYS, StatefulPlan
-from lsmstate.spark_integration.plan.storage import Storage
 from lsmstate.spark_integration.stateful_operator.build import default_buckets, stateful_operator
-from lsmstate.state_location import DEFAULT_CACHE
 from lsmstate.store import StreamSchema
 from lsmstate.store_base.checks import nearest, streams_by_name
 
 _OPERATOR: Final = "stateful_batches"
 #: The name of the input where there is only one and it was given none.
 _ONLY_INPUT: Final = "input"
-_NULL_KEYS: Final = (KEEP, "drop")
-_OUTPUT_MODES: Final = ("append", "update")
+NullKeys = Literal["keep", "drop"]
+OutputMode = Literal["append", "update"]
 
 #: Columns that all inputs have, or the columns of each input.
 KeyColumns = str | Sequence[str] | Mapping[str, str | Sequence[str]]
 
 
+@names_checked(STATE_ONLY)
 def stateful_batches(
     df: DataFrame | Mapping[str, DataFrame],
     *,
     key: KeyColumns,
     function: BucketFunction,
-    state: Mapping[str, Schema] | Sequence[StreamSchema],
+    streams: Mapping[str, Schema] | Sequence[StreamSchema],
     schema: Schema,
-    null_keys: str = KEEP,
-    output_mode: str = "append",
-    memory: int | str = "64m",
-    backend: str = "lsm",
-    buckets: int | None = None,
-    state_dir: str | None = None,
-    options: Mapping[str, Any] | None = None,
-    storage_options: Mapping[str, Any] | None = None,
-    cache_dir: str | None = None,
-    cache: int | str = DEFAULT_CACHE,
+    null_keys: NullKeys = KEEP,
+    output_mode: OutputMode = "append",
+    state: State = STATE,
 ) -> DataFrame:
     """Run a function of your own over streaming DataFrames, with a state that spills to disk.
 
@@ -57,7 +51,7 @@ def stateful_batches(
     - ``batches`` are ``InputBatch`` values: input by input, and within an input in the order of its
       partitions and rows. That order is the same when Spark repeats a micro-batch. The function
       must read them to the end.
-    - ``store`` is a ``MultimapStore`` with the streams of ``state``, as the previous micro-batch
+    - ``store`` is a ``MultimapStore`` with ``streams``, as the previous micro-batch
       left it. Its changes are committed with the micro-batch. If the function raises, or a worker
       is killed, nothing of them remains and the micro-batch is repeated.
     - The function returns or yields record batches or tables with the columns ``bucket.schema``.
@@ -73,22 +67,14 @@ def stateful_batches(
         key: Key columns that all inputs have ("id", ["user", "day"]), or those of each input ({"a":
             "id", "b": "a_id"}). They compare as Spark's ``=`` does. Fixed by the first start.
         function: The function. It may change with every start.
-        state: Streams of the store: columns by name ({"seen": "at TIMESTAMP"}), kept under the key;
-            or StreamSchemas, for a key of its own or an expiry. Fixed by the first start.
+        streams: Streams of the store: columns by name ({"seen": "at TIMESTAMP"}), kept under the
+            key; or StreamSchemas, for a key of its own or an expiry. Fixed by the first start.
         schema: Columns of the result, as DDL, a StructType or a pyarrow.Schema. It may change with
             every start.
         null_keys: "keep": a null is a key value like any other, as in GROUP BY. "drop": rows with a
             null in their key are left out. Fixed by the first start.
         output_mode: Output mode of the query: "append" or "update".
-        memory: Cap of what the state of one running task holds in memory ("64m", or bytes).
-        backend: "lsm", "rocksdb" or "memory". Fixed by the first start.
-        buckets: Number of buckets of the state. Default: two per core. Fixed by the first start.
-        state_dir: Directory of the state of this query alone. Default: ``lsmstate`` in the
-            checkpoint location.
-        options: Settings of the store by their names in ``lsmstate.Options``.
-        storage_options: Options of the file system of ``state_dir``.
-        cache_dir: Local directory for copies of remote files in use.
-        cache: Most bytes of these copies.
+        state: Where the state lies, and what it may take: ``State(memory=..., ...)``.
 
     Returns:
         The streaming DataFrame of what the function gives.
@@ -111,7 +97,7 @@ def stateful_batches(
             events,
             key="id",
             function=first_rows,
-            state={"seen": "batch BIGINT"},
+            streams={"seen": "batch BIGINT"},
             schema=events.schema,
         )
         ```
@@ -122,25 +108,24 @@ def stateful_batches(
             "df is empty; give a streaming DataFrame, or a dictionary of them by name"
         )
     spark = session_of(frames, "input", "give a stream (spark.readStream), or use mapInArrow")
-    _check_choice("null_keys", null_keys, _NULL_KEYS)
-    _check_choice("output_mode", output_mode, _OUTPUT_MODES)
+    _check_choice("null_keys", null_keys, get_args(NullKeys))
+    _check_choice("output_mode", output_mode, get_args(OutputMode))
     if not callable(function):
         raise InvalidArgumentError(
             f"function is {type(function).__name__}; give a function of (bucket, batches, store)"
         )
-    storage = Storage.of(spark, storage_options, cache_dir, cache)
-    checked = OperatorOptions.of(memory, backend, buckets, state_dir, options, storage)
+    checked = OperatorOptions.of(spark, state)
     columns = _key_columns(frames, key)
     first = next(iter(frames))
     inputs = Inputs.of(spark, frames, columns, key_names=columns[first])
-    streams = _streams(state, inputs.key_schema)
+    stored = _streams(streams, inputs.key_schema)
     output = struct_type(schema, "schema")
     plan = StatefulPlan(
         operator=_OPERATOR,
         inputs=inputs.plans,
-        state=streams,
+        state=stored,
         output=arrow_schema("schema", output),
-        settings=_pinned(inputs, streams, columns, checked, null_keys),
+        settings=_pinned(inputs, stored, columns, checked, null_keys),
         keeps_null_keys=null_keys == KEEP,
         routing=HashRouting(keeps_null_keys=null_keys == KEEP),
         output_mode=output_mode,
@@ -149,8 +134,8 @@ def stateful_batches(
         buckets=checked.buckets,
         default_buckets=default_buckets(spark),
         state_dir=checked.state_dir,
-        storage=storage,
-        storage_key=storage.keep(),
+        storage=checked.storage,
+        storage_key=checked.storage.keep(),
     )
     return stateful_operator(plan, inputs, function, output)
 
@@ -202,19 +187,19 @@ def _resolved(owner: str, column: str, known: Iterable[str]) -> str:
 
 
 def _streams(
-    state: Mapping[str, Schema] | Sequence[StreamSchema], key: pa.Schema
+    given: Mapping[str, Schema] | Sequence[StreamSchema], key: pa.Schema
 ) -> tuple[StreamSchema, ...]:
     """The streams of the store. InvalidArgumentError: none, or two of one name."""
-    if isinstance(state, Mapping):
+    if isinstance(given, Mapping):
         streams = [
-            StreamSchema(name, key, arrow_schema(name, struct_type(columns, f"state[{name!r}]")))
-            for name, columns in state.items()
+            StreamSchema(name, key, arrow_schema(name, struct_type(columns, f"streams[{name!r}]")))
+            for name, columns in given.items()
         ]
     else:
-        streams = list(state)
+        streams = list(given)
     if not all(isinstance(stream, StreamSchema) for stream in streams):
         raise InvalidArgumentError(
-            f"state={state!r}: give names with columns, such as "
+            f"streams={given!r}: give names with columns, such as "
             '{"seen": "at TIMESTAMP"}, or StreamSchemas'
         )
     return tuple(streams_by_name(streams).values())

@@ -17,6 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.options import GROUPS, STATE, TIME, Skew, State, Time
+from lsmstate.option_names import names_checked
 from lsmstate.spark_integration.catalyst.catalyst import Catalyst, is_classic
 from lsmstate.spark_integration.columns.key_types import quiet_query_log
 from lsmstate.spark_integration.session.worker_python import check_worker_python
@@ -27,6 +29,11 @@ _log = logging.getLogger("lsmstate")
 
 #: Options of multiway_join that the query itself sets.
 _SAID_BY_THE_QUERY = ("on", "streams", "how", "emit", "changes", "unmatched", "result_time", "pins")
+_REMEDY = (
+    "the query itself says what is joined and what comes of it, so this is no option here; leave "
+    "it out, or name the streams yourself: multiway_join(...)"
+)
+_checked = names_checked(GROUPS, dict.fromkeys(_SAID_BY_THE_QUERY, _REMEDY))
 
 
 @dataclass(frozen=True)
@@ -121,13 +128,17 @@ class _AppendingWriter(DataStreamWriter):
         return super().outputMode("append" if outputMode.lower() == "update" else outputMode)
 
 
+@_checked
 def streaming_sql(
     spark: SparkSession,
     sql: str,
     *,
     strict: bool = False,
     rows: Mapping[str, int] | None = None,
-    **options: Any,
+    shares: Mapping[str, int] | None = None,
+    skew: Skew | None = None,
+    time: Time = TIME,
+    state: State = STATE,
 ) -> MultiwayQuery:
     """Run SQL over streaming views, with its inner equi-joins merged into one operator.
 
@@ -153,9 +164,10 @@ def streaming_sql(
         strict: Raise an error if a join is left to Spark.
         rows: Rows of the inputs in proportion, by alias or view, for joins by several keys. Default
             for files: guessed from their size.
-        **options: Options of ``multiway_join`` that do not say what is joined: ``memory``,
-            ``backend``, ``buckets``, ``state_dir``, ``options``, ``shares``, ``skew``,
-            ``retention``, ``late`` and so on.
+        shares: Buckets per key, for joins by several keys, as in ``multiway_join``.
+        skew: "observe" or "spread", as in ``multiway_join``.
+        time: How long rows are kept, and what becomes of late ones: ``Time(retention=..., ...)``.
+        state: Where the state lies, and what it may take: ``State(memory=..., ...)``.
 
     Returns:
         The query, which stands for its DataFrame.
@@ -177,8 +189,8 @@ def streaming_sql(
     """
     _check_sql(spark, sql)
     _check_rows(rows)
+    options = _set_options(shares, skew, time, state)
     if not is_classic(spark):
-        _check_options(options)
         return _query_of(_unseen(spark.sql(sql)), strict, _no_stages)
     check_worker_python(spark)
     catalyst = Catalyst(spark)
@@ -196,8 +208,16 @@ def streaming_sql(
     return _query(catalyst, plan, df, strict, rows or {}, options, refusal)
 
 
+@_checked
 def to_multiway(
-    df: DataFrame, *, strict: bool = False, rows: Mapping[str, int] | None = None, **options: Any
+    df: DataFrame,
+    *,
+    strict: bool = False,
+    rows: Mapping[str, int] | None = None,
+    shares: Mapping[str, int] | None = None,
+    skew: Skew | None = None,
+    time: Time = TIME,
+    state: State = STATE,
 ) -> MultiwayQuery:
     """Merge the inner equi-joins of a streaming DataFrame into one operator.
 
@@ -208,7 +228,10 @@ def to_multiway(
         df: The streaming DataFrame.
         strict: Raise an error if a join is left to Spark.
         rows: Rows of the inputs in proportion, by alias or source.
-        **options: Options of ``multiway_join`` that do not say what is joined.
+        shares: Buckets per key, for joins by several keys, as in ``multiway_join``.
+        skew: "observe" or "spread", as in ``multiway_join``.
+        time: How long rows are kept, and what becomes of late ones: ``Time(retention=..., ...)``.
+        state: Where the state lies, and what it may take: ``State(memory=..., ...)``.
 
     Returns:
         The query, which stands for its DataFrame.
@@ -227,6 +250,7 @@ def to_multiway(
             f"df={df!r} is a {type(df).__name__}; give a streaming DataFrame"
         )
     _check_rows(rows)
+    options = _set_options(shares, skew, time, state)
     if not is_classic(df.sparkSession):
         return _query_of(_unseen(df), strict, _no_stages)
     check_worker_python(df.sparkSession)
@@ -263,21 +287,22 @@ def _query(
     options: Mapping[str, Any],
     refusal: str = "",
 ) -> MultiwayQuery:
-    _check_options(options)
     converted = convert(catalyst, plan, df, rows, options, refusal)
     return _query_of(
         converted, strict, lambda path: StagedQuery(catalyst, plan, path, rows, options)
     )
 
 
-def _check_options(options: Mapping[str, Any]) -> None:
-    for name in _SAID_BY_THE_QUERY:
-        if name in options:
-            raise InvalidArgumentError(
-                f"{name}={options[name]!r} is not an option here: the query itself says what is "
-                "joined and what comes of it; leave it out, or name the streams yourself: "
-                "multiway_join(...)"
-            )
+def _set_options(
+    shares: Mapping[str, int] | None, skew: Skew | None, time: Time, state: State
+) -> dict[str, Any]:
+    """The options that are not at their defaults. InvalidArgumentError for a column that the query
+    does not have."""
+    if time.result_time is not None:
+        raise InvalidArgumentError(f"result_time={time.result_time!r}: {_REMEDY}")
+    given = {"shares": shares, "skew": skew, "time": time, "state": state}
+    defaults = {"shares": None, "skew": None, "time": TIME, "state": STATE}
+    return {name: value for name, value in given.items() if value != defaults[name]}
 
 
 def _query_of(

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lsmstate.join import MultiwayJoin
+from lsmstate.join import MultiwayJoin, State
 from lsmstate.spark_integration.demo.query import ALIASES, CONDITION
 from lsmstate.spark_integration.demo.tpcds import stream_files
 
@@ -39,7 +39,9 @@ def test_join(benchmark: Any, arrivals: list[tuple[str, pa.RecordBatch]], backen
 
     def join_all() -> int:
         rows = 0
-        with MultiwayJoin(schemas, CONDITION, memory=MEMORY[backend], backend=backend) as join:
+        with MultiwayJoin(
+            schemas, CONDITION, state=State(memory=MEMORY[backend], backend=backend)
+        ) as join:
             for number, (alias, batch) in enumerate(arrivals, start=1):
                 rows += sum(result.num_rows for result in join.process(alias, batch))
                 if number % len(ALIASES) == 0:

@@ -29,6 +29,7 @@ import numpy as np
 import psutil
 import pyarrow as pa
 
+from lsmstate.join import State
 from lsmstate.joins.local.inner.umjoin import UMJoin
 from lsmstate.joins.protocols import Batch
 from lsmstate.joins.specs.one_key import JoinSpec
@@ -147,7 +148,9 @@ def run_on_spark(home: Path, arguments: argparse.Namespace) -> Iterator[dict[str
         .parquet(str(home / name))
         for name in NAMES
     }
-    joined = multiway_join(frames, on="a.a_k = b.b_k AND a.a_k = c.c_k", memory=arguments.memory)
+    joined = multiway_join(
+        frames, on="a.a_k = b.b_k AND a.a_k = c.c_k", state=State(memory=arguments.memory)
+    )
     cpu = CpuMeter()
     left: list[dict[str, float]] = []
 

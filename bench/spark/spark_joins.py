@@ -25,6 +25,7 @@ from typing import Any
 from bench.common.child_process import ended_in_time
 from bench.common.measures import disk_bytes
 from bench.spark.deduplication import ROCKSDB, TreeMeter
+from lsmstate.join import State
 
 ROOT = Path(__file__).parents[2]
 BATCHES = 10
@@ -139,7 +140,7 @@ def joined(streams: dict[str, Any], side: Side) -> Any:
         from lsmstate.spark import multiway_join
 
         on = {name: [KEYS[name]] for name in streams}
-        return multiway_join(streams, on=on, memory="64m")
+        return multiway_join(streams, on=on, state=State(memory="64m"))
     first, *rest = side.order
     result = streams[first]
     for name in rest:

@@ -25,7 +25,7 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
-from lsmstate.spark import streaming_sql
+from lsmstate.spark import State, streaming_sql
 from lsmstate.spark_integration.demo.query import ALIASES
 from lsmstate.spark_integration.session.local_session import start_session
 from support.benchmark_tables import tpcds_streams, tpch_streams
@@ -92,7 +92,9 @@ class Meter:
         self._rules.resetMetrics()
         with self._counted() as calls:
             before = self._now()
-            query = streaming_sql(self._spark, sql, strict=True, memory="16m", buckets=8)
+            query = streaming_sql(
+                self._spark, sql, strict=True, state=State(memory="16m", buckets=8)
+            )
             spent = [1000 * (now - was) for now, was in zip(self._now(), before, strict=True)]
         assert query.is_converted
         analyses = _ONCE.search(self._rules.dumpTimeSpent())

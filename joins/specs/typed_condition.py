@@ -28,7 +28,7 @@ from lsmstate.joins.conditions.parser import parse_conjuncts
 from lsmstate.joins.specs.one_key import Condition, JoinSpec
 
 #: One type for every stream but the first, or the types of some; the others are inner joins.
-How = str | Mapping[str, str]
+How = Kind | Mapping[str, Kind]
 
 _SPELLINGS: dict[str, Kind] = {
     **{kind: kind for kind in SQL_NAMES},

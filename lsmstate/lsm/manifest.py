@@ -248,12 +248,17 @@ def described(values: Sequence[Any]) -> FileMeta:
     numbers: list[Any] = [file[place] for place in _NUMBERS]
     is_right = tuple(map(type, file)) == _KINDS and min(numbers) >= 0
     if not is_right or max(numbers) >= 1 << 64 or file.size >= 1 << 63:
-        raise ValueError(f"a file of which is said {file!r}")
+        raise ValueError(
+            f"file {file.name!r} is described by {file!r}, in which a field has a wrong type or a "
+            "number is out of range"
+        )
     return file
 
 
 def _unpack_ranges(entry: Sequence[Sequence[bytes]] = ()) -> KeyRanges:
     for low, high in entry:
         if not isinstance(low, bytes) or not isinstance(high, bytes):
-            raise TypeError(f"a deleted range from {low!r} to {high!r}")
+            raise TypeError(
+                f"a deleted range has the ends {low!r} and {high!r}, which are not bytes"
+            )
     return KeyRanges((low, high) for low, high in entry)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from lsmstate.lsm.table_cache import table_cache
 from lsmstate.opening import store_class
 from lsmstate.process.memory_budget import process_memory
-from lsmstate.recorded_backend import check_kept_backend
+from lsmstate.recorded_backend import check_recorded_backend
 from lsmstate.store import StreamSchema
 
 
@@ -23,7 +23,7 @@ def kept_streams(directory: str, *, backend: str = "lsm") -> Mapping[str, Stream
         A few small reads.
     """
     store_class(backend)  # raises if its package is missing
-    check_kept_backend(directory, backend)
+    check_recorded_backend(directory, backend)
     if not os.path.isdir(directory):
         return None
     if backend == "memory":

@@ -76,7 +76,9 @@ class StateFile:
             items: list[dict[str, Any]] = json.loads(text)
             return tuple((int(i["version"]), str(i["checkpointUniqueId"])) for i in items)
         except (ValueError, KeyError, TypeError) as error:
-            raise self._damaged("its lineage makes no sense") from error
+            raise self._damaged(
+                "its lineage is not a JSON list of versions with checkpointUniqueId"
+            ) from error
 
     def _number(self, form: str) -> int:
         data = self._take(struct.calcsize(form))
@@ -85,7 +87,7 @@ class StateFile:
     def _take(self, size: int) -> bytes:
         found = self._data[self._at : self._at + max(0, size)]
         if len(found) != size:
-            raise self._damaged(f"{size} bytes are wanted, {len(found)} are left")
+            raise self._damaged(f"the next field has {size} bytes, and {len(found)} are left")
         self._at += size
         return found
 

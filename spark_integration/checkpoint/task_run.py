@@ -66,7 +66,7 @@ def current_run(plan: StatefulPlan) -> TaskRun:
     if root is None:
         raise InvalidArgumentError(
             "the workers do not know the query's checkpoint location; name a directory for the "
-            f"state: {plan.operator}(..., state_dir=...)"
+            f"state: {plan.operator}(..., state=State(state_dir=...))"
         )
     place = plan.storage.place(root)
     version = context.getLocalProperty(VERSION_PROPERTY)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from rich.console import Console
 
@@ -107,13 +107,13 @@ def _sources(
 def _start(
     streams: "Mapping[str, DataFrame]", settings: DemoSettings, directory: Path
 ) -> "StreamingQuery":
+    from lsmstate.joins.options import Backend, State
     from lsmstate.spark_integration.joins.multiway_join import multiway_join
 
     joined = multiway_join(
         streams,
         on=CONDITION,
-        memory=settings.memory,
-        backend=settings.backend,
+        state=State(memory=settings.memory, backend=cast(Backend, settings.backend)),
     )
     return (
         joined.writeStream.format("parquet")

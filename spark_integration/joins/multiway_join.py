@@ -8,7 +8,6 @@
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -17,11 +16,13 @@ from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.conditions.classify import split_condition
 from lsmstate.joins.conditions.key_classes import written_pairs
 from lsmstate.joins.local.changes.input import check_unmatched
+from lsmstate.joins.options import GROUPS, STATE, TIME, Emit, Skew, State, Time, Unmatched
 from lsmstate.joins.specs.changes import FINAL
-from lsmstate.joins.specs.event_time import Retention, TimedSpec, TimeOptions
+from lsmstate.joins.specs.event_time import TimedSpec, TimeOptions
 from lsmstate.joins.specs.multi_key import GraphSpec, create_spec
 from lsmstate.joins.specs.one_key import Condition, JoinSpec, check_streams
 from lsmstate.joins.specs.typed_condition import How, TypedCondition, in_text, typed_condition
+from lsmstate.option_names import names_checked
 from lsmstate.spark_integration.catalyst.conditions import column_text
 from lsmstate.spark_integration.joins.changes import change_spec, check_time
 from lsmstate.spark_integration.joins.computed_keys import with_computed_keys
@@ -31,8 +32,7 @@ from lsmstate.spark_integration.joins.late_rows import check_late
 from lsmstate.spark_integration.joins.request import OPERATOR, InnerJoin, JoinRequest
 from lsmstate.spark_integration.joins.watermarks import check_not_named, timing_of, watermarked
 from lsmstate.spark_integration.plan.inputs import Inputs, UnfitInputError, session_of
-from lsmstate.spark_integration.plan.options import OPTION_NAMES, OperatorOptions, nearest
-from lsmstate.spark_integration.plan.storage import Storage
+from lsmstate.spark_integration.plan.options import OperatorOptions
 from lsmstate.spark_integration.skew.checks import (
     check_local,
     check_memory,
@@ -40,41 +40,23 @@ from lsmstate.spark_integration.skew.checks import (
     check_skew,
 )
 from lsmstate.spark_integration.skew.key_watch import SPREAD
-from lsmstate.state_location import DEFAULT_CACHE
-
-_OPTIONS: Final = (
-    *("how", "emit", "changes", "unmatched", "rows", "shares", "skew", "pins"),
-    *("retention", "late", "late_batches", "result_time", *OPTION_NAMES),
-)
-#: An option of plain joins.
-_NAMED_BY_WATERMARKS: Final = "event_time"
 
 
+@names_checked(GROUPS)
 def multiway_join(
     streams: Mapping[str, DataFrame],
     on: Condition | Column,
     *,
     how: How = "inner",
-    emit: str = "append",
+    emit: Emit = "append",
     changes: Mapping[str, str] | None = None,
-    unmatched: str = "count",
-    memory: int | str = "64m",
-    backend: str = "lsm",
-    buckets: int | None = None,
-    state_dir: str | None = None,
-    options: Mapping[str, Any] | None = None,
+    unmatched: Unmatched = "count",
     rows: Mapping[str, int] | None = None,
     shares: Mapping[str, int] | None = None,
-    skew: str | None = None,
+    skew: Skew | None = None,
     pins: Mapping[str, str] | None = None,
-    retention: Retention | None = None,
-    late: str = "drop",
-    late_batches: int | None = None,
-    result_time: str | None = None,
-    storage_options: Mapping[str, Any] | None = None,
-    cache_dir: str | None = None,
-    cache: int | str = DEFAULT_CACHE,
-    **reserved: Any,
+    time: Time = TIME,
+    state: State = STATE,
 ) -> DataFrame:
     """Join several streaming DataFrames in one stateful operator.
 
@@ -133,15 +115,6 @@ def multiway_join(
             holds ``+I``, ``-U``, ``+U`` or ``-D`` and is not part of the result.
         unmatched: What becomes of a retraction of a row that is not stored: "count" ignores it,
             counts it in the metrics and logs it, as Flink does; "error" fails the query.
-        memory: Cap of what the state of one running task holds in memory ("64m", or bytes; at least
-            "5m").
-        backend: "lsm", "rocksdb" or "memory". Fixed by the first start.
-        buckets: Number of buckets of the state, 1 to 4096. Default: two per core. Fixed by the
-            first start; ``rescale`` changes it.
-        state_dir: Directory of the state of this query alone: a local path, or an address such as
-            ``s3://bucket/path`` (backend "lsm"). Default: ``lsmstate`` in the checkpoint location.
-        options: Settings of the store by their names in ``lsmstate.Options``, such as
-            ``{"compression": "zstd"}``. ``memory`` and ``options`` may change with every start.
         rows: Rows of each stream in proportion, for joins by several keys. With them few rows are
             copied. The first start chooses the shares and keeps them.
         shares: Buckets per key, for joins by several keys, as in ``{"c.id": 2, "o.id": 4}``.
@@ -153,23 +126,9 @@ def multiway_join(
             first start.
         pins: Settings of your own by name, which the checkpoint keeps. A start with other ones, or
             without them, is refused.
-        retention: How long rows of a stream match at most, as in ``{"o": "7 days"}``. Fixed by the
-            first start.
-        late: What becomes of late rows. "drop": left out, as in Spark, and counted in the metrics.
-            "join": matched with what is still stored. "side": left out and kept in the state, in
-            the stream ``o (late)``, which ``spark.read.format("lsmstate")`` reads with the columns
-            ``_batch`` and ``_watermark``. Whether they are kept is fixed by the first start.
-        late_batches: How many micro-batches late rows are kept with ``late="side"``. Default: for
-            ever.
-        result_time: Name of a column to add: the latest event time of a result's rows, with a
-            correct watermark for windows, outer joins and deduplication above the join. Spark needs
-            ``spark.sql.streaming.statefulOperator.checkCorrectness.enabled=false`` for those.
-        storage_options: Options of the file system of ``state_dir``; they win over the Hadoop
-            settings of the session.
-        cache_dir: Local directory for copies of remote files in use. Default: Spark's local
-            directory.
-        cache: Most bytes of these copies.
-        **reserved: Refused. A misspelt option gets a suggestion.
+        time: How long rows are kept, and what becomes of late ones: ``Time(retention=..., ...)``.
+        state: Where the state lies, and what it may take: ``State(memory=..., ...)``. Memory and
+            settings of the store may change with every start.
 
     Returns:
         The streaming DataFrame of the results.
@@ -188,18 +147,16 @@ def multiway_join(
         query = joined.select("amount", "o_day").writeStream.format("parquet").start("out")
         ```
     """
-    _check_reserved(reserved)
+    check_not_named(time)
+    retention, late, result_time = time.retention or {}, time.late, time.result_time
     _check_streams(streams)
-    _check_kinds(
-        on, result_time, changes=changes, options=options, rows=rows, shares=shares, pins=pins
-    )
+    _check_kinds(on, result_time, changes=changes, rows=rows, shares=shares, pins=pins)
     remedy = f"join it afterwards: {OPERATOR}(...).join({{name}}, ...)"
     spark = session_of(streams, "stream", remedy)
     _check_names(streams)
-    storage = Storage.of(spark, storage_options, cache_dir, cache)
-    checked = OperatorOptions.of(memory, backend, buckets, state_dir, options, storage)
+    checked = OperatorOptions.of(spark, state)
     check_unmatched(unmatched)
-    check_late(late, late_batches, backend)
+    check_late(late, time.late_batches, state.backend)
     condition = column_text(on) if isinstance(on, Column) else on
     streams, condition, computed = with_computed_keys(streams, condition)
     typed, rest = _condition(streams, condition, how)
@@ -210,16 +167,15 @@ def multiway_join(
     is_graph = inputs.has_several_keys
     _check_graph_options(is_graph, rows, shares)
     request = JoinRequest(
-        *(streams, inputs, rest, checked, storage, rows, shares, pins or {}, skew),
-        late_batches=late_batches,
+        *(streams, inputs, rest, checked, checked.storage, rows, shares, pins or {}, skew),
+        late_batches=time.late_batches,
     )
     if is_final and typed.tree is not None:
         check_skew(skew, list(streams), "is of another type")
-        kept = retention or {}
-        spec = final_spec(inputs, streams, typed.tree, kept, late, result_time)
+        spec = final_spec(inputs, streams, typed.tree, retention, late, result_time)
         return request.final(spec).drop(*computed)
     rows_of = {plan.name: plan.rows for plan in inputs.plans}
-    told = TimeOptions(watermarked(rows_of, streams), retention or {}, late)
+    told = TimeOptions(watermarked(rows_of, streams), retention, late)
     emit = "append" if is_final else emit
     changing = change_spec(inputs, typed.tree, rest, emit, changes, told)
     _check_skew(skew, streams, is_graph, changing is not None, checked)
@@ -227,7 +183,7 @@ def multiway_join(
         check_time(changing, spark, told, result_time)
         return request.changing(changing, unmatched).drop(*computed)
     inner = _spec(inputs)
-    timing = timing_of(inner, streams, rest, retention or {}, late, result_time)
+    timing = timing_of(inner, streams, rest, retention, late, result_time)
     if timing is not None:
         check_skew(skew, list(streams), "forgets rows")
         return request.in_time(TimedSpec(inner, timing), result_time).drop(*computed)
@@ -298,17 +254,6 @@ def _alike(streams: Mapping[str, DataFrame]) -> dict[str, pa.Schema]:
 def _spec(inputs: Inputs) -> JoinSpec | GraphSpec:
     """By several keys if an input lacks one that others have."""
     return coerced_graph(inputs) if inputs.has_several_keys else coerced_spec(inputs)
-
-
-def _check_reserved(reserved: Mapping[str, Any]) -> None:
-    check_not_named(reserved)
-    for name in reserved:
-        if name != _NAMED_BY_WATERMARKS:
-            near = nearest(name, _OPTIONS)
-            raise InvalidArgumentError(
-                f"there is no option {name!r}; did you mean {near!r}? "
-                f"Options: {', '.join(_OPTIONS)}"
-            )
 
 
 def _check_streams(streams: Mapping[str, DataFrame]) -> None:

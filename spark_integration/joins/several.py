@@ -9,12 +9,13 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
+from lsmstate.joins.options import State
 from lsmstate.joins.routing.several import SeveralRoutings
 from lsmstate.spark_integration.checkpoint.pinned_settings import PINS
 from lsmstate.spark_integration.columns.arrow_substitutes import nullable_parts
@@ -24,9 +25,7 @@ from lsmstate.spark_integration.plan.bucket import Bucket, BucketFunction, Input
 from lsmstate.spark_integration.plan.inputs import Inputs
 from lsmstate.spark_integration.plan.options import OperatorOptions
 from lsmstate.spark_integration.plan.stateful_plan import StatefulPlan
-from lsmstate.spark_integration.plan.storage import Storage
 from lsmstate.spark_integration.stateful_operator.build import stateful_operator
-from lsmstate.state_location import DEFAULT_CACHE
 from lsmstate.store import MultimapStore
 
 #: The column that says which join a row is of, from 0.
@@ -50,12 +49,12 @@ def rows_column(number: int) -> str:
     return f"rows{number}"
 
 
-def join_together(joins: Sequence[WantedJoin], **options: Any) -> DataFrame:
+def join_together(joins: Sequence[WantedJoin], state: State) -> DataFrame:
     """Build one operator for all joins.
 
     Args:
         joins: The joins.
-        **options: Options of the operator, those of ``OPTION_NAMES``.
+        state: Where the state lies, and what it may take.
 
     Returns:
         The results of all joins.
@@ -64,7 +63,7 @@ def join_together(joins: Sequence[WantedJoin], **options: Any) -> DataFrame:
         UnfitInputError: An input cannot be stored or compared.
     """
     spark = next(iter(joins[0].streams.values())).sparkSession
-    checked = _checked(spark, **options)
+    checked = OperatorOptions.of(spark, state)
     built = [inner_join(join.streams, join.on, checked, join.rows, join.pins) for join in joins]
     output = pa.schema(
         [
@@ -88,22 +87,6 @@ def join_together(joins: Sequence[WantedJoin], **options: Any) -> DataFrame:
     )
     plan = plan_of_all([join.plan for join in built], output)
     return stateful_operator(plan, inputs, function_of_all(built), T.StructType(columns))
-
-
-def _checked(
-    spark: SparkSession,
-    *,
-    memory: int | str = "64m",
-    backend: str = "lsm",
-    buckets: int | None = None,
-    state_dir: str | None = None,
-    options: Mapping[str, Any] | None = None,
-    storage_options: Mapping[str, Any] | None = None,
-    cache_dir: str | None = None,
-    cache: int | str = DEFAULT_CACHE,
-) -> OperatorOptions:
-    storage = Storage.of(spark, storage_options, cache_dir, cache)
-    return OperatorOptions.of(memory, backend, buckets, state_dir, options, storage)
 
 
 def plan_of_all(plans: Sequence[StatefulPlan], output: pa.Schema) -> StatefulPlan:

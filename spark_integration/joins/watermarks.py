@@ -4,7 +4,7 @@ condition."""
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.conditions.intervals import DAY_US, Bound
 from lsmstate.joins.conditions.join_tree import bound_text
+from lsmstate.joins.options import Time
 from lsmstate.joins.specs.event_time import EventTime, Retention, time_bounds
 from lsmstate.joins.specs.multi_key import GraphSpec
 from lsmstate.joins.specs.one_key import JoinSpec
@@ -167,10 +168,10 @@ def result_time_type(spec: JoinSpec | GraphSpec, timing: EventTime) -> pa.DataTy
     return spec.streams[stream].field(column).type
 
 
-def check_not_named(reserved: Mapping[str, Any]) -> None:
+def check_not_named(time: Time) -> None:
     """InvalidArgumentError for ``event_time``, an option of plain joins only."""
-    if reserved.get("event_time") is not None:
+    if time.event_time is not None:
         raise InvalidArgumentError(
-            f"event_time={reserved['event_time']!r}: on Spark the event time of a stream is the "
+            f"event_time={time.event_time!r}: on Spark the event time of a stream is the "
             'column of its watermark; write stream.withWatermark("column", "delay") instead'
         )

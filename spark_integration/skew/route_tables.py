@@ -160,10 +160,10 @@ class Routes:
                 found[bucket] = _unpacked_seen(bucket, record)
         if torn:
             _log.warning(
-                "ignored %d damaged files, of %d with the key counts of micro-batch %d: %s",
+                "key counts of micro-batch %d: %d of %d files are damaged and were ignored: %s",
+                batch_id,
                 len(torn),
                 len(torn) + len(found),
-                batch_id,
                 ", ".join(torn),
             )
         return list(found.values())

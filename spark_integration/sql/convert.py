@@ -23,8 +23,12 @@ from lsmstate.joins.plan.unions import unions_of_joins, with_joins_gathered
 from lsmstate.spark_integration.catalyst.catalyst import OUTPUT_MODES, Catalyst, analyzed_plan
 from lsmstate.spark_integration.joins.shares import explain_join
 from lsmstate.spark_integration.plan.inputs import UnfitInputError
-from lsmstate.spark_integration.plan.options import OPTION_NAMES
-from lsmstate.spark_integration.sql.join_groups import joined_frames, joined_groups, result_columns
+from lsmstate.spark_integration.sql.join_groups import (
+    fits_several_groups,
+    joined_frames,
+    joined_groups,
+    result_columns,
+)
 from lsmstate.spark_integration.sql.plan_reader import ReadPlan, read_plan
 from lsmstate.spark_integration.sql.plan_writer import PlanWriter, Written
 from lsmstate.spark_integration.sql.union_joins import write_union
@@ -113,7 +117,7 @@ def convert(
         read = read_plan(catalyst, plan)
     except InvalidArgumentError as unread:
         return unconverted(str(unread))
-    fits_several = set(options) <= set(OPTION_NAMES)
+    fits_several = fits_several_groups(options)
     conversion = groups_of_one_operator(read.tree) if fits_several else largest_group(read.tree)
     if not conversion.multi_joins:
         return unconverted(_reasons(conversion) or _no_joins(conversion), conversion)

@@ -34,9 +34,13 @@ from lsmstate.spark_integration.catalyst.catalyst import Catalyst
 from lsmstate.spark_integration.catalyst.plan_nodes import ExpressionHandle
 from lsmstate.spark_integration.joins.several import GROUP, rows_column
 from lsmstate.spark_integration.plan.inputs import UnfitInputError
-from lsmstate.spark_integration.plan.options import OPTION_NAMES
 from lsmstate.spark_integration.sql.convert import largest_group
-from lsmstate.spark_integration.sql.join_groups import input_names, joined_frames, joined_groups
+from lsmstate.spark_integration.sql.join_groups import (
+    fits_several_groups,
+    input_names,
+    joined_frames,
+    joined_groups,
+)
 from lsmstate.spark_integration.sql.plan_reader import ReadPlan, read_plan
 from lsmstate.spark_integration.sql.plan_writer import PlanWriter, Written
 
@@ -96,7 +100,7 @@ class Fragments:
             InvalidArgumentError: The plan cannot be read, or the operator refuses its part.
         """
         read = _part(catalyst, plan)
-        if set(options) <= set(OPTION_NAMES):
+        if fits_several_groups(options):
             # An input of another group that cannot be stored is no reason to give up the largest.
             with suppress(UnfitInputError):
                 return cls._streamed(catalyst, _with_groups(read), rows, options)

@@ -7,6 +7,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.options import STATE
 from lsmstate.joins.plan.conditions import Column
 from lsmstate.joins.plan.join_tree import MultiJoin, Node, Source, parents_first
 from lsmstate.joins.plan.signature import leaf_name, signature
@@ -21,6 +22,11 @@ from lsmstate.spark_integration.plan.options import nearest
 SIGNATURE: Final = "multi-way join"
 
 
+def fits_several_groups(options: Mapping[str, Any]) -> bool:
+    """Whether options that are set leave several groups of joins in one operator possible."""
+    return set(options) <= {"state"}
+
+
 def joined_frames(
     multi_join: MultiJoin,
     frames: Sequence[DataFrame],
@@ -33,7 +39,7 @@ def joined_frames(
         multi_join: The join.
         frames: One DataFrame per input.
         rows: Rows by input, in proportion; they win over the sizes of the sources.
-        options: Options of the operator.
+        options: Options of ``multiway_join`` that are set.
 
     Returns:
         The joined DataFrame, with the columns of all inputs in order.
@@ -62,7 +68,7 @@ def joined_groups(
         _wanted(multi_join, own, frames, rows)
         for own, (multi_join, frames) in zip(names, groups.items(), strict=True)
     ]
-    return join_together(joins, **options)
+    return join_together(joins, options.get("state", STATE))
 
 
 def input_names(groups: Iterable[MultiJoin]) -> list[list[str]]:

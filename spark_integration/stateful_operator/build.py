@@ -80,7 +80,7 @@ def stateful_operator(
     elif plan.state_dir is None:
         raise InvalidArgumentError(
             "under Spark Connect the workers do not know the query's checkpoint location; name a "
-            f"directory that they can write to: {plan.operator}(..., state_dir=...)"
+            f"directory that they can write to: {plan.operator}(..., state=State(state_dir=...))"
         )
     if plan.state_dir is not None and local_path(plan.state_dir) is not None:
         check_settings(plan.state_dir, plan.wanted())  # elsewhere it is looked at when it starts

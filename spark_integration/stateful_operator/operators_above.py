@@ -14,8 +14,8 @@ from lsmstate.spark_integration.plan.stateful_plan import Wanted
 
 _OUTER = ("LeftOuter", "RightOuter", "FullOuter")
 _REMEDY = (
-    "give {operator} a result time and use that column (result_time='at' adds the latest event "
-    "time of a result's rows, with a correct watermark)"
+    "give {operator} a result time and use that column (time=Time(result_time='at') adds the "
+    "latest event time of a result's rows, with a correct watermark)"
 )
 
 

@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from lsmstate.schema import codecs as stream_codecs
+from lsmstate.schema import codecs
 from lsmstate.schema.codecs import MOST_COLUMNS, codecs_of
 from lsmstate.store import StreamSchema
 
@@ -39,6 +39,6 @@ def test_only_so_many_columns_are_kept(width):
     wide = pa.schema([(f"v{number}", pa.int64()) for number in range(width)])
     for number in range(MOST_COLUMNS // width + 2):
         made = codecs_of(StreamSchema(f"s{number}", KEY, wide))
-    kept = stream_codecs._kept
+    kept = codecs._kept
     assert kept[-1] is made
     assert len(kept) == 1 or sum(codecs.columns for codecs in kept) <= MOST_COLUMNS

@@ -24,8 +24,9 @@ import lsmstate
 from lsmstate import Expiry, InvalidArgumentError, Options, StreamSchema, open_store
 from lsmstate.cli.main import app
 from lsmstate.cython_ext.memory.budget import Budget
-from lsmstate.join import MultiwayJoin
+from lsmstate.join import MultiwayJoin, State, Time
 from lsmstate.stats import CacheStats, FilterStats, PauseStats, ProbeStats, StoreStats, WriteStats
+from support.grouped import grouped
 from support.paths import ROOT, SUPPORT, TESTS
 
 PAGES = ROOT / "docs" / "reference"
@@ -69,7 +70,7 @@ def default(cell: str) -> object:
     """What a column of defaults says; ``inspect.Parameter.empty`` for what has none."""
     if cell == "required":
         return inspect.Parameter.empty
-    return eval(code(cell), {"__builtins__": {}, "Options": Options})
+    return eval(code(cell), {"__builtins__": {}, "Options": Options, "State": State, "Time": Time})
 
 
 def shown(*parts: Sequence[Row]) -> dict[str, object]:
@@ -95,7 +96,10 @@ def from_option(heading: str, first: str, last: str) -> list[Row]:
 
 
 def fixed(heading: str, option: str) -> str:
-    """``yes``, ``no`` or ``first choice``."""
+    """``yes``, ``no`` or ``first choice``; of an option that stands in a group, what its group
+    says."""
+    for group in (Time, State):
+        heading = group.__name__ if option in taken(group) else heading
     (row,) = [row for row in OPTIONS[heading] if code(row["option"]) == option]
     (found,) = re.findall("^(yes|no|first choice)", row["fixed by the first start"])
     return str(found)
@@ -103,6 +107,8 @@ def fixed(heading: str, option: str) -> str:
 
 def test_options_without_spark() -> None:
     assert shown(OPTIONS["MultiwayJoin"]) == taken(MultiwayJoin)
+    assert shown(OPTIONS["Time"]) == taken(Time)
+    assert shown(OPTIONS["State"]) == taken(State)
     of_store = from_option("lsmstate.Options", "memory_bytes", "background")
     assert shown(of_store) == taken(Options)
     assert {row["fixed by the first start"] for row in of_store} == {"no"}
@@ -115,16 +121,13 @@ def test_options_without_spark() -> None:
 def test_options_on_spark() -> None:
     pytest.importorskip("pyspark")
     from lsmstate.spark import multiway_join, stateful_batches, streaming_sql, to_multiway
-    from lsmstate.spark_integration.plan.options import OPTION_NAMES
     from lsmstate.spark_integration.sql.staged import StagedQuery
     from lsmstate.spark_integration.state_reader import data_source
 
-    of_all = OPTIONS["Every operator on Spark"]
-    assert set(shown(of_all)) == set(OPTION_NAMES)
-    assert shown(OPTIONS["multiway_join"], of_all) == taken(multiway_join)
-    assert shown(OPTIONS["stateful_batches"], of_all) == taken(stateful_batches)
+    assert shown(OPTIONS["multiway_join"]) == taken(multiway_join)
+    assert shown(OPTIONS["stateful_batches"]) == taken(stateful_batches)
     sql = "streaming_sql and to_multiway"
-    assert shown(from_option(sql, "spark", "rows")) == taken(streaming_sql, to_multiway)
+    assert shown(from_option(sql, "spark", "state")) == taken(streaming_sql, to_multiway)
     assert shown(from_option(sql, "answer", "trigger")) == taken(StagedQuery.start)
     assert set(shown(OPTIONS["Reading a query's state"])) == set(data_source._OPTIONS)
 
@@ -183,17 +186,18 @@ def test_what_the_first_start_fixes(
 ) -> None:
     path = str(tmp_path / "state")
     row = {"k": 1, "t": datetime(2026, 1, 1), "x": 1, "what": "+I"}
-    with MultiwayJoin(**first, path=path) as join:
+    with MultiwayJoin(**grouped(**first, state_dir=path)) as join:
         for stream, schema in first["streams"].items():
             for _ in join.process(stream, pa.RecordBatch.from_pylist([row], schema=schema)):
                 pass
         join.commit()
     try:
-        MultiwayJoin(**{**first, **later}, path=path).close()
+        MultiwayJoin(**grouped(**{**first, **later}, state_dir=path)).close()
         found = "no"
     except InvalidArgumentError:
         found = "yes"
-    assert fixed("MultiwayJoin", option) == found
+    # Late rows that are kept aside are part of the state on Spark only.
+    assert found == ("no" if option == "late" else fixed("MultiwayJoin", option))
 
 
 @pytest.mark.spark
@@ -214,7 +218,7 @@ def test_what_the_first_start_of_a_query_fixes(spark: Any, tmp_path: Path) -> No
 
     def wanted(operator: Callable[..., Any], options: Mapping[str, Any]) -> Wanted:
         if (options_text := repr((operator, options))) not in built:
-            (built[options_text],) = operators_in(analyzed_plan(operator(**options)))
+            (built[options_text],) = operators_in(analyzed_plan(operator(**grouped(**options))))
         return built[options_text]
 
     def check(operator: Callable[..., Any], option: str, first: dict[str, Any], new: Any) -> None:
@@ -224,7 +228,7 @@ def test_what_the_first_start_of_a_query_fixes(spark: Any, tmp_path: Path) -> No
 
     free = {"memory": "8m", "options": {"compression": "zstd"}, "cache": "1g"}
     free |= {"storage_options": {"region": "x"}, "cache_dir": str(tmp_path)}
-    assert {fixed("Every operator on Spark", option) for option in free} == {"no"}
+    assert {fixed("State", option) for option in free} == {"no"}
     plain = {"streams": {"a": timed, "b": timed}, "on": "a.k = b.k"}
     changed = wanted(multiway_join, {**plain, **free, "buckets": 3})
     assert changed.settings == wanted(multiway_join, plain).settings
@@ -254,15 +258,15 @@ def test_what_the_first_start_of_a_query_fixes(spark: Any, tmp_path: Path) -> No
     assert first.settings == later.settings
     assert first.adopted != later.adopted
     assert fixed("multiway_join", "rows") == "first choice"
-    seen = {"df": rows, "key": "k", "function": list, "state": {"s": "x LONG"}, "schema": "k INT"}
+    seen = {"df": rows, "key": "k", "function": list, "streams": {"s": "x LONG"}, "schema": "k INT"}
     check(stateful_batches, "df", seen, {"other": rows})
     check(stateful_batches, "key", seen, "m")
     check(stateful_batches, "function", seen, sorted)
-    check(stateful_batches, "state", seen, {"s": "y LONG"})
+    check(stateful_batches, "streams", seen, {"s": "y LONG"})
     check(stateful_batches, "schema", seen, "z INT")
     check(stateful_batches, "null_keys", seen, "drop")
     check(stateful_batches, "output_mode", seen, "update")
-    assert fixed("Every operator on Spark", "backend") == "yes"
+    assert fixed("State", "backend") == "yes"
     other = wanted(stateful_batches, {**seen, "backend": "memory"})
     assert other.settings != wanted(stateful_batches, seen).settings
 

@@ -12,7 +12,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from lsmstate.spark import multiway_join, stateful_batches, streaming_sql, to_multiway
+from lsmstate.spark import State, multiway_join, stateful_batches, streaming_sql, to_multiway
+from support.grouped import grouped
 from support.spark_streams import FileStream, run_to_end
 
 SCHEMA = "k BIGINT, day DATE, price DECIMAL(9,2)"
@@ -32,7 +33,7 @@ class Client:
     def joined(self, state: str | None = "state", **options: Any) -> Any:
         frames = {n: s.read(self.spark, files_per_batch=9) for n, s in self.streams.items()}
         state_dir = state and str(self.home / state)
-        return multiway_join(frames, **{"on": ["k"], "state_dir": state_dir, **options})
+        return multiway_join(frames, **grouped(**{"on": ["k"], "state_dir": state_dir, **options}))
 
     def run(self, checkpoint: str, **options: Any) -> None:
         """All that has arrived; the result of a checkpoint lies beside it."""
@@ -53,9 +54,9 @@ class Client:
             frames,
             key="k",
             function=keys,
-            state={"seen": "k BIGINT"},
+            streams={"seen": "k BIGINT"},
             schema="k BIGINT",
-            state_dir=str(self.home / "stateful"),
+            state=State(state_dir=str(self.home / "stateful")),
         )
         run_to_end(result, self.home / "stateful-checkpoint", self.home / "stateful-out")
 

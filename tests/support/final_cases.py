@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import pyarrow as pa
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.join import MultiwayJoin
+from lsmstate.join import MultiwayJoin, State, Time
 from lsmstate.joins.conditions.join_tree import SQL_NAMES
 from support.condition_cases import random_condition
 from support.join_cases import UNSEEN
@@ -77,11 +77,9 @@ def opened(schemas, on, home, backend, piece_bytes):
         schemas,
         on,
         emit="final",
-        event_time=dict.fromkeys(schemas, "at"),
-        path=home,
-        backend=backend,
-        memory="8m",
         piece_bytes=piece_bytes,
+        time=Time(event_time=dict.fromkeys(schemas, "at")),
+        state=State(state_dir=home, backend=backend, memory="8m"),
     )
 
 

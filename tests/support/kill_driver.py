@@ -20,6 +20,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
     [str(ROOT), str(TESTS), os.environ.get("PYTHONPATH", "")]
 )
 
+from support.grouped import grouped  # noqa: E402
 from support.spark_streams import FileStream, run_to_end  # noqa: E402
 
 NAMES = ("a", "b", "c")
@@ -66,8 +67,7 @@ def main() -> None:
     joined = multiway_join(
         {name: stream.read(spark, files_per_batch) for name, stream in streams(home).items()},
         on="a.a_k = b.b_k AND a.a_k = c.c_k",
-        memory="16m",
-        **wanted.get("join", {}),
+        **grouped(memory="16m", **wanted.get("join", {})),
     )
     print("started", flush=True)
     run_to_end(joined, wanted.get("checkpoint", home / "checkpoint"), home / "out")

@@ -15,6 +15,7 @@ from lsmstate.joins.kinds import Kind, register
 from lsmstate.joins.spec_join import SpecJoin
 from support.cross_join.local_join import CrossJoin
 from support.cross_join.spec import CrossSpec
+from support.grouped import grouped
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 #: After every row.
@@ -53,7 +54,7 @@ class KindCase:
             return SpecJoin(spec, backend=backend, path=path, **more)
         on = self.other_on if is_other else self.on
         return MultiwayJoin(
-            self.streams, on, backend=backend, path=path, **{**self.options, **more}
+            self.streams, on, **grouped(backend=backend, state_dir=path, **{**self.options, **more})
         )
 
     def rows(self, count: int, seed: int) -> dict[str, pa.Table]:

@@ -21,6 +21,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
     [str(ROOT), str(TESTS), os.environ.get("PYTHONPATH", "")]
 )
 
+from lsmstate.join import State  # noqa: E402
 from support.spark_streams import FileStream, metric, run_to_end  # noqa: E402
 
 NAMES = ("a", "b", "c", "d")
@@ -70,7 +71,9 @@ def main() -> None:
     spark.sparkContext.setLogLevel("OFF")
     print(f"limit bites: {limit_bites(spark)}", flush=True)
     frames = {name: stream.read(spark) for name, stream in streams(home).items()}
-    joined = multiway_join(frames, on=CONDITION, memory=memory, backend=backend, buckets=2)
+    joined = multiway_join(
+        frames, on=CONDITION, state=State(memory=memory, backend=backend, buckets=2)
+    )
     shown = joined.select(
         *(f"{name}_i" for name in NAMES),
         *(F.md5(f"{name}_raw").alias(f"{name}_md5") for name in NAMES),

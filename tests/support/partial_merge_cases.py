@@ -5,7 +5,7 @@ import random
 import pyarrow as pa
 import pytest
 
-from lsmstate.lsm import version_set as run_set
+from lsmstate.lsm import version_set
 from lsmstate.lsm.store import LsmStore
 from lsmstate.options import Options
 from lsmstate.store import StreamSchema
@@ -20,8 +20,8 @@ KEYS = 500
 @pytest.fixture(autouse=True)
 def little_is_paid(monkeypatch):
     """So that a small state has merges of many commits."""
-    monkeypatch.setattr(run_set, "LEAST_MERGE_BYTES", 100_000)
-    monkeypatch.setattr(run_set, "MERGES_PER_WRITE", 4)
+    monkeypatch.setattr(version_set, "LEAST_MERGE_BYTES", 100_000)
+    monkeypatch.setattr(version_set, "MERGES_PER_WRITE", 4)
 
 
 class Attempts:

@@ -13,6 +13,7 @@ import duckdb
 from lsmstate.joins.plan.tsc import two_step_convert
 from lsmstate.spark import streaming_sql
 from support.benchmark_tables import MICRO_BATCHES, arrived
+from support.grouped import grouped
 from support.spark_streams import FileStream
 
 Rows = list[tuple[Any, ...]]
@@ -54,7 +55,7 @@ def answers(spark: Any, sql: str, mode: str, home: Path, **options: Any) -> Answ
     The rows of append mode are written to ``home/rows/<number of the micro-batch>``.
     """
     quoted = sql.replace('"', "`")  # as Spark quotes names
-    query = streaming_sql(spark, quoted, strict=mode != "staged", **options)
+    query = streaming_sql(spark, quoted, **grouped(strict=mode != "staged", **options))
     after: list[Rows] = []
 
     def keep(df: Any, number: int) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from lsmstate import state_location as state_place
+from lsmstate import state_location
 from lsmstate.cython_ext.keys.key_codec import KeyCodec
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.routing.hash import bucket_of
@@ -161,7 +161,7 @@ def queries(
         shutil.rmtree(home, ignore_errors=True)
         home.mkdir()
         filesystem, handler = flaky(home / "far")
-        for module in (state_place, checkpoint):
+        for module in (state_location, checkpoint):
             monkeypatch.setattr(
                 module, "resolve", lambda url, _: (filesystem, url.partition("://")[2])
             )

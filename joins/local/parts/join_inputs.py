@@ -14,15 +14,15 @@ class JoinInputs(Protocol):
 
     @property
     def streams(self) -> Mapping[str, StreamSchema]:
-        """See store.StateStore.streams."""
+        """The streams by name."""
         ...
 
     def append(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
-        """See store.StateStore.append."""
+        """Store a batch under its keys, row by row. Returns the number of rows."""
         ...
 
     def probe(
         self, stream: str, keys: pa.RecordBatch | KeyBatch, positions: Positions | None = None
     ) -> Probe:
-        """See store.StateStore.probe."""
+        """Look up keys. The rows found are read by the probe's ``fetch``."""
         ...

@@ -34,7 +34,7 @@ class RowsInstead:
         self._by_key: dict[str, _ByKey] = {}
 
     def probe(self, stream: str, keys: KeyBatch) -> Probe:
-        """See StateStore. Cost: of the rows, some vector operations."""
+        """Look up keys, in the given rows for their own stream. Cost: vector operations."""
         if stream not in self._classes:
             return self._store.probe(stream, keys)
         if stream not in self._by_key:
@@ -57,7 +57,7 @@ class _ByKey:
 
 
 class _RowsProbe:
-    """See Probe."""
+    """A ``Probe`` of the given rows: how many each key has, and how many bytes they take."""
 
     def __init__(self, found: _ByKey, keys: KeyBatch) -> None:
         asked = pa.array(keys.to_pylist(), pa.large_binary())
@@ -70,7 +70,7 @@ class _RowsProbe:
         self.row_bytes = ends[self._first + self.counts] - ends[self._first]
 
     def fetch(self, positions: Positions, max_bytes: int) -> Iterator[Matches]:
-        """See Probe; of distinct keys."""
+        """Read the rows of some keys, in pieces of about ``max_bytes``."""
         counts = self.counts[positions]
         ends = np.cumsum(counts)
         within = np.arange(counts.sum()) - np.repeat(ends - counts, counts)

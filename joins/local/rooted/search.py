@@ -38,7 +38,7 @@ class Probed(Protocol):
     """What is read of a store."""
 
     def probe(self, stream: str, keys: KeyBatch) -> Probe:
-        """See StateStore."""
+        """Look up keys. The rows found are read by the probe's ``fetch``."""
         ...
 
 

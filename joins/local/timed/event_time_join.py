@@ -110,7 +110,7 @@ class EventTimeJoin:
         return Results(())
 
     def finish(self) -> None:
-        """As the local join."""
+        """End the micro-batch of the local join inside, before a commit."""
         self._joined.finish()
 
     def _forget(self, watermark_us: int) -> None:

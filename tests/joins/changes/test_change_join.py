@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from lsmstate.errors import InvalidArgumentError, MemoryLimitError
-from lsmstate.join import MultiwayJoin
+from lsmstate.join import MultiwayJoin, State
 from lsmstate.joins.conditions.columns import Column
 from lsmstate.joins.conditions.join_tree import SQL_NAMES, Comparison, Join, shown_streams
 from lsmstate.joins.local.changes.one_key_join import ChangeJoin
@@ -22,6 +22,7 @@ from lsmstate.joins.specs.choose import create_join
 from lsmstate.joins.specs.one_key import JoinSpec
 from lsmstate.schema.arrow_sizes import row_sizes
 from support.changing_cases import check_changes, random_batches
+from support.grouped import grouped
 from support.join_cases import FAMILIES, PAYLOADS, attempt, on_all_stores
 from support.oracle import database, joined_tree
 from support.watched_store import WatchedStore
@@ -99,7 +100,7 @@ def changed(join, name, *rows):
 
 def changes_join(how="left", **options):
     options = {"emit": "changes", "changes": {"p": "op"}, "backend": "memory", **options}
-    return MultiwayJoin(STREAMS, "o.id = p.of", how=how, **options)
+    return MultiwayJoin(STREAMS, "o.id = p.of", **grouped(how=how, **options))
 
 
 def test_what_comes_and_what_is_taken_back():
@@ -128,7 +129,9 @@ def test_rows_with_null_keys_are_taken_back_once():
 
 def test_a_semi_join_of_rows_that_stay_takes_nothing_back():
     streams = {"o": ORDERS, "p": PAYMENTS.remove(0)}
-    with MultiwayJoin(streams, "o SEMI JOIN p ON o.id = p.of", backend="memory") as join:
+    with MultiwayJoin(
+        streams, "o SEMI JOIN p ON o.id = p.of", state=State(backend="memory")
+    ) as join:
         assert join.output_schema == ORDERS
         order = pa.RecordBatch.from_pylist([{"id": 1, "what": "pen"}], schema=ORDERS)
         payment = pa.RecordBatch.from_pylist([{"of": 1, "euros": 5}], schema=streams["p"])
@@ -280,9 +283,14 @@ def test_a_state_that_spills_and_loses_a_third_of_its_rows_again_and_again():
     live = {"a": [], "b": []}
     shown = Counter()
     with MultiwayJoin(
-        {"a": schema, "b": schema}, ["k"], how="full", emit="changes", memory="5m",
-        changes={"a": "op", "b": "op"}, unmatched="error",
-    ) as join:  # fmt: skip
+        {"a": schema, "b": schema},
+        ["k"],
+        how="full",
+        emit="changes",
+        changes={"a": "op", "b": "op"},
+        unmatched="error",
+        state=State(memory="5m"),
+    ) as join:
         for number in range(16):
             name = "ab"[number % 2]
             rng.shuffle(live[name])

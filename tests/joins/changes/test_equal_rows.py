@@ -16,6 +16,7 @@ import pytest
 
 from lsmstate.join import MultiwayJoin
 from support.changing_cases import apply
+from support.grouped import grouped
 
 NAN = float("nan")
 OTHER_NAN = np.array([0x7FF8000000000001], dtype=np.int64).view(np.float64)[0].item()
@@ -47,9 +48,18 @@ def opened(kind, path=None, backend="memory"):
     if "c." not in on:
         del schemas["c"]
     return MultiwayJoin(
-        schemas, on, emit="changes", changes={"b": "op"}, unmatched="error", path=path,
-        backend=backend, memory="16m", **options,
-    )  # fmt: skip
+        schemas,
+        on,
+        **grouped(
+            emit="changes",
+            changes={"b": "op"},
+            unmatched="error",
+            state_dir=path,
+            backend=backend,
+            memory="16m",
+            **options,
+        ),
+    )
 
 
 def row(k, value):

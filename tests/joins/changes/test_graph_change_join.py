@@ -7,6 +7,7 @@ from lsmstate.errors import InvalidArgumentError
 from lsmstate.join import MultiwayJoin
 from lsmstate.joins.local.changes.multi_key_join import GraphChangeJoin
 from support.changing_cases import changing_graphs, check_changes
+from support.grouped import grouped
 from support.join_cases import on_all_stores
 from support.oracle import joined_graph
 
@@ -43,7 +44,7 @@ def changed(join, name, *rows):
 
 def test_results_come_and_go_with_their_rows():
     options = {"emit": "changes", "changes": {"c": "op", "l": "kind"}, "backend": "memory"}
-    with MultiwayJoin(STREAMS, CHAIN, **options) as join:
+    with MultiwayJoin(STREAMS, CHAIN, **grouped(**options)) as join:
         assert join.output_schema.names == ["op", "c_ck", "o_ok", "o_ck", "l_ok"]
         assert changed(join, "o", (7, 1)) == []
         assert changed(join, "c", (1, "+I"), (None, "+I"), (2, "-D")) == []

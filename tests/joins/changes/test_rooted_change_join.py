@@ -9,10 +9,11 @@ import pyarrow as pa
 import pytest
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.join import MultiwayJoin
+from lsmstate.join import MultiwayJoin, State
 from lsmstate.joins.local.rooted.change_join import RootedChangeJoin
 from lsmstate.joins.specs.typed_condition import typed_condition
 from support.changing_cases import check_changes
+from support.grouped import grouped
 from support.join_cases import on_all_stores
 from support.oracle import database
 from support.rooted_cases import ROWS, by_duckdb, random_case, spec_of
@@ -62,7 +63,7 @@ def changed(join, name, *rows):
 def test_a_result_goes_where_its_first_partner_comes_and_comes_where_the_last_one_goes():
     """As TPC-H's thirteenth query needs it, with the lines of the orders."""
     options = {"emit": "changes", "changes": {"o": "op", "l": "kind"}, "backend": "memory"}
-    with MultiwayJoin(STREAMS, CHAIN, **options) as join:
+    with MultiwayJoin(STREAMS, CHAIN, **grouped(**options)) as join:
         assert changed(join, "l", (7, "+I"), (7, "+I")) == []
         assert changed(join, "c", (1,), (None,)) == [
             ("+I", 1, None, None, None),
@@ -90,7 +91,7 @@ def test_a_result_goes_where_its_first_partner_comes_and_comes_where_the_last_on
 def test_every_row_of_a_full_join_is_there_once_with_a_partner_or_without():
     on = CHAIN.replace("LEFT JOIN o", "FULL JOIN o")
     options = {"emit": "changes", "changes": {"o": "op", "l": "kind"}, "backend": "memory"}
-    with MultiwayJoin(STREAMS, on, **options) as join:
+    with MultiwayJoin(STREAMS, on, **grouped(**options)) as join:
         assert changed(join, "l", (7, "+I")) == []
         assert changed(join, "o", (7, 1, "+I"), (8, None, "+I"), (None, 2, "+I")) == [
             ("+I", None, 7, 1, 7),
@@ -118,7 +119,7 @@ def test_a_cycle_is_judged_by_combinations(closing):
     """A line is one of both its order and its customer; two customers have the same number."""
     streams = {**STREAMS, "l": pa.schema([("ok", pa.int64()), ("ck", pa.int64())])}
     options = {"emit": "changes", "changes": {"o": "op"}, "backend": "memory"}
-    with MultiwayJoin(streams, f"{CHAIN} AND {closing}", **options) as join:
+    with MultiwayJoin(streams, f"{CHAIN} AND {closing}", **grouped(**options)) as join:
         assert changed(join, "o", (7, 1, "+I"), (7, 2, "+I"), (8, 1, "+I")) == []
         assert changed(join, "c", (1,), (2,)) == [
             ("+I", 1, 7, 1, None, None),
@@ -145,7 +146,7 @@ def test_a_row_on_the_right_of_a_cycle_is_alone_where_no_combination_matches(kin
     def orders(join, *rows):
         return [row for row in changed(join, "o", *rows) if row[-2:] != (None, None)]
 
-    with MultiwayJoin(streams, on, **options) as join:
+    with MultiwayJoin(streams, on, **grouped(**options)) as join:
         lines = pa.RecordBatch.from_arrays([[7, 7, None], [1, 1, 1]], schema=streams["l"])
         found = [tuple(r.values()) for p in join.process("l", lines) for r in p.to_pylist()]
         alone = ("+I", None, None, None, 7, 1)
@@ -166,7 +167,7 @@ def test_an_equality_of_two_columns_of_a_stream_with_one_of_another():
     rows = pa.schema([("x", pa.int64()), ("y", pa.int64())])
     on = "a LEFT JOIN b ON a.x = b.x LEFT JOIN c ON c.x = a.x AND c.y = b.x AND c.x = a.y"
     streams = dict.fromkeys("abc", rows)
-    with MultiwayJoin(streams, on, emit="changes", backend="memory") as join:
+    with MultiwayJoin(streams, on, emit="changes", state=State(backend="memory")) as join:
         assert [str(c) for c in join.spec.graph.classes] == [
             "a.x = b.x = c.x",
             "a.y = c.x",
@@ -194,7 +195,9 @@ def test_an_equality_of_two_columns_of_a_stream_with_one_of_another():
 def test_a_long_text_is_not_copied_for_each_combination(on):
     """One of 400 KB in 2,000 combinations would be 800 MB."""
     rows = pa.schema([("x", pa.int64()), ("y", pa.string())])
-    with MultiwayJoin(dict.fromkeys("abc", rows), on, emit="changes", backend="memory") as join:
+    with MultiwayJoin(
+        dict.fromkeys("abc", rows), on, emit="changes", state=State(backend="memory")
+    ) as join:
         many = pa.record_batch([[1] * 2000, ["a"] * 2000], schema=rows)
         assert list(join.process("b", many)) == []
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

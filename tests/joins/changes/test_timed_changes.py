@@ -11,9 +11,10 @@ import pyarrow as pa
 import pytest
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.join import MultiwayJoin
+from lsmstate.join import MultiwayJoin, State, Time
 from lsmstate.joins.local.parts.changelog import OPERATIONS
 from support.final_cases import LAST, by_duckdb, random_join
+from support.grouped import grouped
 from support.join_cases import UNSEEN, on_all_stores
 from support.timed_cases import EPOCH, SCHEMA, arrivals, numbers_of, schema_of, watermark_before
 from support.timed_cases import batch_of as rows_of
@@ -93,11 +94,9 @@ def opened(schemas, on, home, backend, piece_bytes):
         emit="changes",
         changes={name: "op" for name, schema in schemas.items() if "op" in schema.names},
         unmatched="error",
-        event_time=dict.fromkeys(schemas, "at"),
-        path=home,
-        backend=backend,
-        memory="8m",
         piece_bytes=piece_bytes,
+        time=Time(event_time=dict.fromkeys(schemas, "at")),
+        state=State(state_dir=home, backend=backend, memory="8m"),
     )
 
 
@@ -160,7 +159,7 @@ ON = "a.k = b.k AND b.at BETWEEN a.at AND a.at + INTERVAL 30 MINUTES"
 def joined(on=f"a FULL JOIN b ON {ON}", **options):
     streams = {"a": CHANGELOG, "b": CHANGELOG}
     both = {"changes": {"a": "op", "b": "op"}, "event_time": {"a": "at", "b": "at"}}
-    return MultiwayJoin(streams, on, **{"emit": "changes", **both, **options})
+    return MultiwayJoin(streams, on, **grouped(**{"emit": "changes", **both, **options}))
 
 
 def changed(join, name, *rows):
@@ -219,7 +218,7 @@ def test_a_row_needs_the_times_of_its_own_join_alone(on, expected):
     both = CHANGELOG.append(pa.field("due", pa.timestamp("us")))
     streams = dict.fromkeys("abc", both)
     options = {"changes": dict.fromkeys("abc", "op"), "event_time": dict.fromkeys("abc", "at")}
-    with MultiwayJoin(streams, on, emit="changes", **options) as join:
+    with MultiwayJoin(streams, on, **grouped(emit="changes", **options)) as join:
 
         def change(name, operation, number, at):
             row = {"op": operation, "k": 1, "at": at, "n": number}

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.join import MultiwayJoin
+from lsmstate.join import MultiwayJoin, State
 from lsmstate.joins.conditions.classify import split_condition
 
 ROWS = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("n", pa.int64())])
@@ -87,7 +87,9 @@ def test_joins_of_all_types(runs):
             shown += [] if kind in ("SEMI JOIN", "ANTI JOIN") else [name]
         tables = random_tables(rng, names)
         try:
-            join = MultiwayJoin(dict.fromkeys(names, ROWS), text, emit="changes", backend="memory")
+            join = MultiwayJoin(
+                dict.fromkeys(names, ROWS), text, emit="changes", state=State(backend="memory")
+            )
         except InvalidArgumentError:
             continue
         with join:

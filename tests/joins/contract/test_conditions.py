@@ -13,7 +13,8 @@ import pyarrow as pa
 import pytest
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.join import MultiwayJoin
+from lsmstate.join import MultiwayJoin, State
+from support.grouped import grouped
 from support.spark_streams import BACKEND, FileStream, collected
 
 NAN = float("nan")
@@ -111,7 +112,7 @@ REFUSED = {
 
 
 def by_us(on: str, **options: Any) -> Counter[tuple[int, int]]:
-    with MultiwayJoin({"u": ROWS, "c": ROWS}, on, backend="memory", **options) as join:
+    with MultiwayJoin({"u": ROWS, "c": ROWS}, on, **grouped(backend="memory", **options)) as join:
         found: Counter[tuple[int, int]] = Counter()
         for start, stop in ((0, FIRST), (FIRST, COUNT)):
             for name, table in TABLES.items():
@@ -161,8 +162,7 @@ def test_a_stream_gives_what_plain_python_gives(spark: Any, tmp_path: Path, on: 
     joined = multiway_join(
         {name: stream.read(spark) for name, stream in streams.items()},
         on,
-        backend=BACKEND,
-        buckets=2,
+        state=State(backend=BACKEND, buckets=2),
     )
     assert joined.columns == [f"{name}_{column}" for name in TABLES for column in COLUMNS]
     found = collected(joined.select("u_n", "c_n"), tmp_path)

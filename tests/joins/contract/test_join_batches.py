@@ -12,6 +12,7 @@ import pytest
 from lsmstate import InvalidArgumentError
 from lsmstate.join import MultiwayJoin
 from support.batch_kinds import KINDS, turned
+from support.grouped import grouped
 
 TIME = datetime(2026, 1, 1)
 KEYED = pa.schema([("k", pa.int64()), ("v", pa.string())])
@@ -86,7 +87,7 @@ def counted(results: Any) -> Counter[Any]:
 @contextmanager
 def opened(kind: str, backend: str = "memory") -> Iterator[MultiwayJoin]:
     streams, asked = JOINS[kind]
-    with MultiwayJoin(streams, backend=backend, **asked) as join:
+    with MultiwayJoin(streams, **grouped(backend=backend, **asked)) as join:
         yield join
 
 
@@ -195,7 +196,7 @@ def test_results_are_read_in_part_or_given_up() -> None:
 
 def test_late_rows_have_the_declared_columns() -> None:
     streams, asked = JOINS["in time"]
-    with MultiwayJoin(streams, late="side", **asked) as join:
+    with MultiwayJoin(streams, **grouped(late="side", **asked)) as join:
         join.advance(datetime(2026, 1, 2))
         list(join.process("a", turned(cast(rows_of(TIMED, "a"))).to_pandas()))
         assert join.late_rows is not None

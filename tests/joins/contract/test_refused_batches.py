@@ -15,6 +15,7 @@ from lsmstate.cython_ext.memory.budget import Holding
 from lsmstate.join import MultiwayJoin
 from lsmstate.process.memory_budget import process_memory
 from lsmstate.store import Mutation
+from support.grouped import grouped
 
 CAP = "8m"
 #: Larger than a row may be under this cap.
@@ -80,7 +81,7 @@ def made(results: Iterable[pa.RecordBatch]) -> Counter[tuple[Any, ...]]:
 def opened(kind: str, path: Path | None = None) -> Iterator[MultiwayJoin]:
     streams, asked = KINDS[kind]
     with MultiwayJoin(
-        streams, memory=CAP, path=None if path is None else str(path), **asked
+        streams, **grouped(memory=CAP, state_dir=None if path is None else str(path), **asked)
     ) as join:
         yield join
 

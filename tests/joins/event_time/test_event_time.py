@@ -14,8 +14,9 @@ from hypothesis import HealthCheck, given, settings
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.expiry.store import ExpiringStore
-from lsmstate.join import MultiwayJoin
+from lsmstate.join import MultiwayJoin, State, Time
 from support.examples import examples
+from support.grouped import grouped
 from support.timed_cases import (
     EPOCH,
     SCHEMA,
@@ -90,7 +91,10 @@ def check_like_duckdb(case, backend):
 
         def opened():
             return MultiwayJoin(
-                schemas, on, event_time=event_time, path=home, backend=backend, memory="8m"
+                schemas,
+                on,
+                time=Time(event_time=event_time),
+                state=State(state_dir=home, backend=backend, memory="8m"),
             )
 
         join = opened()
@@ -190,10 +194,12 @@ def test_late_rows_like_the_model(seed, late):
     with MultiwayJoin(
         schemas,
         on,
-        event_time={"a": "at", "b": "at"},
-        retention={name: timedelta(minutes=m) for name, m in retention.items()},
-        late=late,
-        backend="memory",
+        time=Time(
+            event_time={"a": "at", "b": "at"},
+            retention={name: timedelta(minutes=m) for name, m in retention.items()},
+            late=late,
+        ),
+        state=State(backend="memory"),
     ) as join:
         late_count = number = 0
         for step in range(rng.randint(2, 12)):
@@ -237,8 +243,7 @@ def test_rows_past_their_retention_match_no_more():
     with MultiwayJoin(
         {"a": SCHEMA, "b": SCHEMA},
         "a.k = b.k",
-        event_time={"a": "at", "b": "at"},
-        retention={"a": "2 hours"},
+        time=Time(event_time={"a": "at", "b": "at"}, retention={"a": "2 hours"}),
     ) as join:
         assert join.event_time.kept_us == {"a": 7_200_000_000, "b": None}
         feed(join, "a", row(1, 0, 1), row(1, 1, 2))
@@ -254,7 +259,7 @@ def test_rows_past_their_retention_match_no_more():
 @pytest.mark.parametrize("condition", ["a.k = b.k", "a.k = b.k AND a.at <= b.at + INTERVAL 1 HOUR"])
 def test_results_that_are_given_up_or_asked_for_late(condition):
     times = {"event_time": {"a": "at", "b": "at"}, "retention": {"a": "2 hours"}}
-    with MultiwayJoin({"a": SCHEMA, "b": SCHEMA}, condition, **times) as join:
+    with MultiwayJoin({"a": SCHEMA, "b": SCHEMA}, condition, **grouped(**times)) as join:
         batch = pa.RecordBatch.from_pylist([row(1, 0, 1)], schema=SCHEMA)
         join.process("a", batch).close()  # nothing of it was asked for
         results = join.process("b", batch)
@@ -269,7 +274,9 @@ def test_watermark_and_lateness_outlive_a_restart(tmp_path):
     def opened(**changes):
         options = {"retention": {"a": "2 hours"}, "event_time": {"a": "at", "b": "at"}, **changes}
         return MultiwayJoin(
-            {"a": SCHEMA, "b": SCHEMA}, "a.k = b.k", path=str(tmp_path / "join"), **options
+            {"a": SCHEMA, "b": SCHEMA},
+            "a.k = b.k",
+            **grouped(state_dir=str(tmp_path / "join"), **options),
         )
 
     with opened() as join:
@@ -293,9 +300,10 @@ def test_a_watermark_that_was_broken_off_half_way_forgets_nothing_in_silence(tmp
         return MultiwayJoin(
             {"a": SCHEMA, "b": SCHEMA},
             "a.k = b.k",
-            path=str(tmp_path / "join"),
-            event_time={"a": "at", "b": "at"},
-            retention={"a": "0 hours", "b": "2 hours"},
+            time=Time(
+                event_time={"a": "at", "b": "at"}, retention={"a": "0 hours", "b": "2 hours"}
+            ),
+            state=State(state_dir=str(tmp_path / "join")),
         )
 
     def fails_for_b(store, stream, watermark):
@@ -323,7 +331,10 @@ def test_state_stays_bounded_over_a_long_stream():
     on = "a.k = b.k AND a.at BETWEEN b.at - INTERVAL 30 MINUTES AND b.at + INTERVAL 30 MINUTES"
     sizes, held = [], []
     with MultiwayJoin(
-        {"a": SCHEMA, "b": SCHEMA}, on, event_time={"a": "at", "b": "at"}, memory="8m"
+        {"a": SCHEMA, "b": SCHEMA},
+        on,
+        time=Time(event_time={"a": "at", "b": "at"}),
+        state=State(memory="8m"),
     ) as join:
         for step in range(100):
             for name in "ab":
@@ -363,7 +374,7 @@ def test_state_stays_bounded_over_a_long_stream():
 def test_refusals(options, words):
     given_options = {"on": "a.k = b.k", "event_time": {"a": "at", "b": "at"}, **options}
     with pytest.raises(InvalidArgumentError, match=words):
-        MultiwayJoin({"a": SCHEMA, "b": SCHEMA}, **given_options)
+        MultiwayJoin({"a": SCHEMA, "b": SCHEMA}, **grouped(**given_options))
 
 
 def test_advance_needs_an_event_time_and_a_fitting_watermark():
@@ -374,7 +385,7 @@ def test_advance_needs_an_event_time_and_a_fitting_watermark():
     ):
         join.advance(EPOCH)
     times = {"a": "at", "b": "at"}
-    with MultiwayJoin({"a": zoned, "b": SCHEMA}, "a.k = b.k", event_time=times) as join:
+    with MultiwayJoin({"a": zoned, "b": SCHEMA}, "a.k = b.k", time=Time(event_time=times)) as join:
         with pytest.raises(InvalidArgumentError, match="with a time zone if"):
             join.advance(EPOCH)
         join.advance(EPOCH.replace(tzinfo=UTC))

@@ -9,8 +9,9 @@ import pyarrow as pa
 import pytest
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.join import MultiwayJoin
+from lsmstate.join import MultiwayJoin, Time
 from support.final_cases import LAST, by_duckdb, final_joins, opened
+from support.grouped import grouped
 from support.join_cases import on_all_stores
 from support.timed_cases import EPOCH, SCHEMA, arrivals, batch_of, numbers_of, watermark_before
 
@@ -62,7 +63,7 @@ def rows(*found):
 def joined(on=ON, **options):
     schemas = {name: SCHEMA for name in "abc" if f" {name} " in f" {on.replace('.', ' ')} "}
     times = dict.fromkeys(schemas, "at")
-    return MultiwayJoin(schemas, on, **{"emit": "final", "event_time": times, **options})
+    return MultiwayJoin(schemas, on, **grouped(**{"emit": "final", "event_time": times, **options}))
 
 
 def numbers(results):
@@ -78,7 +79,9 @@ def test_a_watermark_beyond_what_nanoseconds_reach(year):
     fine = pa.schema([("k", pa.int64()), ("at", pa.timestamp("ns")), ("n", pa.int64())])
     on = "a LEFT JOIN b ON a.k = b.k AND b.at BETWEEN a.at AND a.at + INTERVAL 1 HOUR"
     times = {"a": "at", "b": "at"}
-    with MultiwayJoin({"a": fine, "b": fine}, on, emit="final", event_time=times) as join:
+    with MultiwayJoin(
+        {"a": fine, "b": fine}, on, emit="final", time=Time(event_time=times)
+    ) as join:
         row = {"k": 1, "at": datetime(2026, 1, 1), "n": 7}
         assert numbers(join.process("a", pa.RecordBatch.from_pylist([row], schema=fine))) == []
         found = numbers(join.advance(datetime(year, 12, 31)))
@@ -133,7 +136,7 @@ def test_a_column_of_numbers_in_a_dictionary(on, options):
     streams = {name: schema for name in "abc" if f"{name}." in on}
     numbers = pa.array([7, 8, None]).dictionary_encode()
     batch = rows((1, 0, 1), (2, 0, 2), (3, 0, 3)).append_column("d", numbers)
-    with MultiwayJoin(streams, on, **options) as join:
+    with MultiwayJoin(streams, on, **grouped(**options)) as join:
         found = [*join.process("b", batch.slice(1)), *join.process("a", batch)]
         if options["emit"] == "final":
             found += join.advance(minutes(90))

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.join import State
 from lsmstate.joins.local.inner.binary_tree_join import TreeJoin
 from lsmstate.joins.local.inner.binary_tree_order import best_tree, try_orders
 from lsmstate.joins.multiway import MultiwayJoin
@@ -16,6 +17,7 @@ from lsmstate.joins.specs.one_key import JoinSpec
 from lsmstate.options import Options
 from lsmstate.tools.recorded_streams import kept_streams
 from support.examples import examples
+from support.grouped import grouped
 from support.join_cases import QUICK, run
 from support.multi_key_cases import CHAIN, INTS, graph_joins, rows
 from support.one_key_cases import INT, batch_of, joins
@@ -106,13 +108,13 @@ def test_a_kept_state_keeps_its_best_order_whatever_a_later_sample_says(tmp_path
     assert try_orders(spec, {"c": few, **others}).best == [["c", "o"], "l"]
     assert try_orders(spec, {"c": many, **others}).best == ["c", ["o", "l"]]
     assert kept_streams(path, backend=backend) is None
-    with MultiwayJoin(INTS, CHAIN, sample={"c": many, **others}, **kind) as join:
+    with MultiwayJoin(INTS, CHAIN, **grouped(sample={"c": many, **others}, **kind)) as join:
         assert join.tried_orders.best == ["c", ["o", "l"]]
         join.commit()
     found = []
     for name, batch in [("c", few), *others.items(), ("c", few)]:
         for sample in (None, {"c": few, **others}):
-            with MultiwayJoin(INTS, CHAIN, sample=sample, **kind) as join:
+            with MultiwayJoin(INTS, CHAIN, **grouped(sample=sample, **kind)) as join:
                 assert join.tried_orders is None
                 if sample is None:
                     found += join.process(name, batch)
@@ -126,16 +128,18 @@ def test_a_kept_state_keeps_its_best_order_whatever_a_later_sample_says(tmp_path
 
 def test_an_order_named_by_hand_is_found_again_too(tmp_path):
     path, order = str(tmp_path), [["l", "o"], "c"]
-    MultiwayJoin(INTS, CHAIN, algorithm="tree", order=order, path=path).close()
-    MultiwayJoin(INTS, CHAIN, algorithm="tree", order="best", path=path).close()
+    MultiwayJoin(INTS, CHAIN, algorithm="tree", order=order, state=State(state_dir=path)).close()
+    MultiwayJoin(INTS, CHAIN, algorithm="tree", order="best", state=State(state_dir=path)).close()
     assert stored_order(create_spec(INTS, CHAIN), list(kept_streams(path)), path) == order
 
 
 def test_a_kept_state_of_another_operator_is_refused(tmp_path):
     streams = dict.fromkeys("abc", INT)
-    MultiwayJoin(streams, ["id"], path=str(tmp_path)).close()
+    MultiwayJoin(streams, ["id"], state=State(state_dir=str(tmp_path))).close()
     with pytest.raises(InvalidArgumentError, match="a, b, c, which are not those of a tree"):
-        MultiwayJoin(streams, ["id"], algorithm="tree", order="best", path=str(tmp_path))
+        MultiwayJoin(
+            streams, ["id"], algorithm="tree", order="best", state=State(state_dir=str(tmp_path))
+        )
 
 
 SAMPLE = ints(a=[1], b=[1], c=[1])
@@ -159,7 +163,9 @@ SAMPLE = ints(a=[1], b=[1], c=[1])
 )
 def test_what_does_not_fit_is_refused(options, words):
     with pytest.raises(InvalidArgumentError, match=words):
-        MultiwayJoin(dict.fromkeys("abc", INT), ["id"], **{"algorithm": "tree", **options})
+        MultiwayJoin(
+            dict.fromkeys("abc", INT), ["id"], **grouped(**{"algorithm": "tree", **options})
+        )
 
 
 @pytest.mark.parametrize(

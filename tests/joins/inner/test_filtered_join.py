@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.join import MultiwayJoin
+from lsmstate.join import MultiwayJoin, State, Time
+from support.grouped import grouped
 
 START = datetime(2026, 1, 1)
 ROWS = pa.schema(
@@ -74,13 +75,15 @@ def found(join: MultiwayJoin) -> Counter[tuple[int, int]]:
     ],
 )
 def test_results_are_those_that_keep_all_conditions(backend: str, on: str) -> None:
-    with MultiwayJoin(dict.fromkeys("ab", ROWS), on, backend=backend) as join:
+    with MultiwayJoin(dict.fromkeys("ab", ROWS), on, state=State(backend=backend)) as join:
         assert found(join) == expected(on)
 
 
 @pytest.mark.parametrize("options", [{"algorithm": "tree"}, {"piece_bytes": 1}])
 def test_by_every_algorithm_and_in_small_pieces(options: dict[str, object]) -> None:
-    with MultiwayJoin(dict.fromkeys("ab", ROWS), ON, backend="memory", **options) as join:  # type: ignore[arg-type]
+    with MultiwayJoin(
+        dict.fromkeys("ab", ROWS), ON, **grouped(backend="memory", **options)
+    ) as join:  # type: ignore[arg-type]
         assert found(join) == expected(ON)
 
 
@@ -88,7 +91,9 @@ def test_results_that_are_retracted_are_filtered_alike() -> None:
     streams = {"a": CHANGED, "b": ROWS}
     changes = {"a": "op"}
     standing: Counter[tuple[int, int]] = Counter()
-    with MultiwayJoin(streams, ON, emit="changes", changes=changes, backend="memory") as join:
+    with MultiwayJoin(
+        streams, ON, emit="changes", changes=changes, state=State(backend="memory")
+    ) as join:
         told = [{"op": "+I", **row} for row in rows(1)]
         told += [{"op": "-D", **row} for row in rows(1) if row["n"] in (3, 8, 12, 13)]
         for name, batch in (
@@ -107,12 +112,14 @@ def test_results_that_are_retracted_are_filtered_alike() -> None:
 
 def test_a_state_is_of_one_condition(tmp_path: Path) -> None:
     streams = dict.fromkeys("ab", ROWS)
-    with MultiwayJoin(streams, ON, path=str(tmp_path)) as join:
+    with MultiwayJoin(streams, ON, state=State(state_dir=str(tmp_path))) as join:
         some = found(join)
         join.commit()
     with pytest.raises(InvalidArgumentError, match=r"conditions: \[.*has conditions: \[\]"):
-        MultiwayJoin(streams, "a.k = b.k", path=str(tmp_path))
-    with MultiwayJoin(streams, f"{ON} /* the same */", path=str(tmp_path)) as join:
+        MultiwayJoin(streams, "a.k = b.k", state=State(state_dir=str(tmp_path)))
+    with MultiwayJoin(
+        streams, f"{ON} /* the same */", state=State(state_dir=str(tmp_path))
+    ) as join:
         again = found(join)
     assert again == Counter({pair: 3 * count for pair, count in some.items()})
 
@@ -120,7 +127,9 @@ def test_a_state_is_of_one_condition(tmp_path: Path) -> None:
 def test_late_rows_are_as_they_came_where_a_key_is_computed() -> None:
     on = "a.doc.id = b.doc.id AND a.at <= b.at + INTERVAL 1 HOUR AND b.at <= a.at + INTERVAL 1 HOUR"
     times = {"a": "at", "b": "at"}
-    with MultiwayJoin(dict.fromkeys("ab", ROWS), on, event_time=times, late="side") as join:
+    with MultiwayJoin(
+        dict.fromkeys("ab", ROWS), on, time=Time(event_time=times, late="side")
+    ) as join:
         list(join.process("a", batches("a")[0]))
         list(join.advance(START + timedelta(minutes=30)))
         batch = batches("b")[0]
@@ -135,7 +144,7 @@ def test_late_rows_are_as_they_came_where_a_key_is_computed() -> None:
 def test_text_that_is_no_number_is_refused_before_it_is_stored() -> None:
     text = pa.schema([("k", pa.string())])
     number = pa.schema([("k", pa.int64())])
-    with MultiwayJoin({"a": text, "b": number}, "a.k = b.k", backend="memory") as join:
+    with MultiwayJoin({"a": text, "b": number}, "a.k = b.k", state=State(backend="memory")) as join:
         list(join.process("b", pa.RecordBatch.from_pylist([{"k": 7}], number)))
         with pytest.raises(InvalidArgumentError, match="fails on a row: 'seven' is no int64"):
             join.process("a", pa.RecordBatch.from_pylist([{"k": "7"}, {"k": "seven"}], text))

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.join import MultiwayJoin
+from lsmstate.join import MultiwayJoin, State
 from lsmstate.joins.local.inner.multi_key_join import GraphJoin
 from lsmstate.joins.local.parts.bound_rows import coalesced
 from lsmstate.joins.protocols import Batch
@@ -59,7 +59,7 @@ def test_a_chain_is_found_from_either_end_and_from_the_middle():
         "l": rows("l", [10, 10, 12, None], [0.5, 1.5, 2.5, 3.5]),
     }
     for order in itertools.permutations("col"):
-        with MultiwayJoin(INTS, CHAIN, memory="8m") as join:
+        with MultiwayJoin(INTS, CHAIN, state=State(memory="8m")) as join:
             found = [piece for name in order for piece in join.process(name, batches[name])]
         got = sorted((r["seg"], r["day"], r["price"]) for b in found for r in b.to_pylist())
         assert got == [("x", 5, 0.5), ("x", 5, 1.5), ("y", 7, 2.5)], order

@@ -12,6 +12,7 @@ import pytest
 
 from lsmstate.join import MultiwayJoin
 from lsmstate.schema.arrow_sizes import row_sizes
+from support.grouped import grouped
 
 PIECE_BYTES = 20_000
 START = datetime.datetime(2026, 1, 1)
@@ -59,7 +60,7 @@ def opened(text, options):
     schemas = {name: rows_of(name, 0).schema for name in names}
     if NEAR in text:
         options = {**options, "event_time": dict.fromkeys(names, "at")}
-    return MultiwayJoin(schemas, text, memory="32m", piece_bytes=PIECE_BYTES, **options)
+    return MultiwayJoin(schemas, text, **grouped(memory="32m", piece_bytes=PIECE_BYTES, **options))
 
 
 def last_results(join, counts, *, given_up=False):

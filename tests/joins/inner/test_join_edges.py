@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lsmstate.join import MultiwayJoin
+from lsmstate.join import MultiwayJoin, State, Time
+from support.grouped import grouped
 
 D = decimal.Decimal
 NAN = float("nan")
@@ -160,7 +161,7 @@ def open_join(streams, operator, **options):
     if operator == "changes":
         options |= {"changes": dict.fromkeys(streams, "op"), "unmatched": "error"}
         schemas = {name: s.append(pa.field("op", pa.string())) for name, s in schemas.items()}
-    return MultiwayJoin(schemas, OPERATORS[operator], memory="8m", **options)
+    return MultiwayJoin(schemas, OPERATORS[operator], **grouped(memory="8m", **options))
 
 
 def fed(join, operator, stream, batch):
@@ -303,7 +304,9 @@ def test_columns_that_arrow_casts_to_wrong_lists(kind, values):
     narrow = pa.schema([("id", pa.int64())])
     whole = pa.record_batch([pa.array([1, 2, 3]), pa.array(values, kind)], schema=wide)
     for batch in (whole, whole.slice(1)):
-        with MultiwayJoin({"a": wide, "b": narrow}, "a.id = b.id", memory="8m") as join:
+        with MultiwayJoin(
+            {"a": wide, "b": narrow}, "a.id = b.id", state=State(memory="8m")
+        ) as join:
             assert list(join.process("b", pa.record_batch([pa.array([1, 2, 3])], ["id"]))) == []
             pieces = list(join.process("a", batch))
         found = pa.Table.from_batches(pieces)
@@ -317,7 +320,7 @@ def test_a_key_of_list_views():
     kind = pa.list_view(pa.string())
     schema = pa.schema([("k", kind)])
     batch = pa.record_batch([pa.array([["a", "b"], ["a"], None, []], kind)], schema=schema)
-    with MultiwayJoin({"a": schema, "b": schema}, "a.k = b.k", memory="8m") as join:
+    with MultiwayJoin({"a": schema, "b": schema}, "a.k = b.k", state=State(memory="8m")) as join:
         assert list(join.process("a", batch.slice(1))) == []
         (piece,) = join.process("b", batch)
     assert piece.schema.types == [kind, kind]
@@ -328,7 +331,9 @@ def test_late_rows_come_out_as_they_came():
     schema = pa.schema({"k": pa.string_view(), "at": pa.timestamp("us")})
     on = f"a.k = b.k AND b.at {NEAR}"
     times = dict.fromkeys("ab", "at")
-    with MultiwayJoin(dict.fromkeys("ab", schema), on, event_time=times, late="side") as join:
+    with MultiwayJoin(
+        dict.fromkeys("ab", schema), on, time=Time(event_time=times, late="side")
+    ) as join:
         join.advance(LAST)
         batch = pa.record_batch([pa.array(["x"], pa.string_view()), [START]], schema=schema)
         assert list(join.process("a", batch)) == []

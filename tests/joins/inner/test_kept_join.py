@@ -9,6 +9,7 @@ import pytest
 from lsmstate.errors import CorruptionError, InvalidArgumentError
 from lsmstate.join import MultiwayJoin
 from lsmstate.joins.recorded_join import FILE_NAME
+from support.grouped import grouped
 
 BACKENDS = ["lsm", "memory", "rocksdb"]
 ROWS = pa.schema([("k", pa.int64()), ("j", pa.int64()), ("at", pa.timestamp("us"))])
@@ -20,7 +21,9 @@ NEAR = "a.k = b.k AND b.at <= a.at + INTERVAL 1 HOUR AND b.at >= a.at"
 
 
 def join(path, on, backend="lsm", **options):
-    return MultiwayJoin(dict.fromkeys("ab", ROWS), on, path=str(path), backend=backend, **options)
+    return MultiwayJoin(
+        dict.fromkeys("ab", ROWS), on, **grouped(state_dir=str(path), backend=backend, **options)
+    )
 
 
 def kept(path, on, backend="lsm", **options):
@@ -93,7 +96,9 @@ def test_another_join_is_refused_before_anything_is_changed(
     if "changes" in other_options:
         streams["b"] = ROWS.append(pa.field("op", pa.string()))
     with pytest.raises(InvalidArgumentError, match=f"{FILE_NAME}: .*{words}.*another directory"):
-        MultiwayJoin(streams, other, path=str(tmp_path), backend=backend, **other_options)
+        MultiwayJoin(
+            streams, other, **grouped(state_dir=str(tmp_path), backend=backend, **other_options)
+        )
     assert files == files_in(tmp_path)
     with join(tmp_path, on, backend, **options) as same:
         assert sum(piece.num_rows for piece in same.process("b", ROW)) in (1, 2)

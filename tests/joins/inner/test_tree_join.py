@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.join import MultiwayJoin
+from lsmstate.join import MultiwayJoin, State
 from lsmstate.joins.local.inner import binary_tree_join as tree_join
 from lsmstate.joins.local.inner.binary_tree_join import TreeJoin
 from lsmstate.joins.protocols import Batch
@@ -17,6 +17,7 @@ from lsmstate.joins.specs.binary_tree import BinaryTree, all_orders
 from lsmstate.joins.specs.multi_key import GraphSpec, create_spec
 from lsmstate.joins.specs.one_key import JoinSpec
 from support.examples import examples
+from support.grouped import grouped
 from support.join_cases import PIECES, QUICK, attempt, run
 from support.multi_key_cases import CHAIN, INTS, graph_joins, rows
 from support.one_key_cases import INT, batch_of, joins
@@ -65,7 +66,9 @@ def test_every_tree_of_four_streams_gives_the_same_rows():
     batches = [(name, batch_of([1, 1, 2, 3 + n])) for n, name in enumerate("abcd")]
     expected = None
     for order in orders:
-        with MultiwayJoin(streams, ["id"], backend="memory", algorithm="tree", order=order) as join:
+        with MultiwayJoin(
+            streams, ["id"], algorithm="tree", order=order, state=State(backend="memory")
+        ) as join:
             found = counted(p for name, batch in batches for p in join.process(name, batch))
         expected = expected or found
         assert found == expected, order
@@ -94,7 +97,9 @@ def test_intermediate_results_are_stored_in_the_order_that_was_asked_for(tmp_pat
 @pytest.mark.parametrize("kept_bytes", [0, 1 << 20])
 def test_more_intermediate_results_than_memory_keeps_go_through_a_file(monkeypatch, kept_bytes):
     monkeypatch.setattr(tree_join, "KEPT_BYTES", kept_bytes)
-    with MultiwayJoin(dict.fromkeys("abc", INT), ["id"], algorithm="tree", memory="8m") as join:
+    with MultiwayJoin(
+        dict.fromkeys("abc", INT), ["id"], algorithm="tree", state=State(memory="8m")
+    ) as join:
         list(join.process("a", batch_of([1, 2, 2, None])))
         list(join.process("b", batch_of([2, 2, 1])))
         got = [row for piece in join.process("c", batch_of([2])) for row in piece.to_pylist()]
@@ -104,7 +109,7 @@ def test_more_intermediate_results_than_memory_keeps_go_through_a_file(monkeypat
 
 def test_results_that_nobody_reads_still_become_state():
     with MultiwayJoin(
-        dict.fromkeys("abc", INT), ["id"], algorithm="tree", memory="8m", piece_bytes=1
+        dict.fromkeys("abc", INT), ["id"], algorithm="tree", piece_bytes=1, state=State(memory="8m")
     ) as join:
         list(join.process("a", batch_of([1, 1])))
         results = join.process("b", batch_of([1, 1]))
@@ -118,14 +123,16 @@ def test_results_that_nobody_reads_still_become_state():
 
 def test_a_kept_tree_goes_on_where_it_was_committed(tmp_path):
     streams, path = dict.fromkeys("abc", INT), str(tmp_path / "state")
-    with MultiwayJoin(streams, ["id"], algorithm="tree", path=path) as join:
+    with MultiwayJoin(streams, ["id"], algorithm="tree", state=State(state_dir=path)) as join:
         list(join.process("a", batch_of([1])))
         list(join.process("b", batch_of([1])))
         join.commit()
-    with MultiwayJoin(streams, ["id"], algorithm="tree", path=path) as join:
+    with MultiwayJoin(streams, ["id"], algorithm="tree", state=State(state_dir=path)) as join:
         assert sum(piece.num_rows for piece in join.process("c", batch_of([1, 2]))) == 1
     with pytest.raises(InvalidArgumentError, match="streams"):
-        MultiwayJoin(streams, ["id"], algorithm="tree", order=["a", ["b", "c"]], path=path)
+        MultiwayJoin(
+            streams, ["id"], algorithm="tree", order=["a", ["b", "c"]], state=State(state_dir=path)
+        )
 
 
 @pytest.mark.parametrize(
@@ -141,7 +148,7 @@ def test_a_kept_tree_goes_on_where_it_was_committed(tmp_path):
 )
 def test_what_does_not_fit_is_refused(options, words):
     with pytest.raises(InvalidArgumentError, match=words):
-        MultiwayJoin(INTS, CHAIN, **options)
+        MultiwayJoin(INTS, CHAIN, **grouped(**options))
 
 
 def test_a_store_with_other_streams_is_refused(tmp_path):

@@ -13,13 +13,14 @@ from hypothesis import given, settings
 
 from lsmstate.cython_ext.keys.key_codec import KeyCodec
 from lsmstate.errors import InvalidArgumentError, MemoryLimitError
-from lsmstate.join import MultiwayJoin
+from lsmstate.join import MultiwayJoin, State
 from lsmstate.joins.local.inner.umjoin import SLICE_ROWS, UMJoin
 from lsmstate.joins.local.parts.cross_product import Side, cross_product
 from lsmstate.joins.protocols import Batch
 from lsmstate.joins.specs.one_key import JoinSpec
 from lsmstate.schema.arrow_sizes import row_sizes
 from support.examples import examples
+from support.grouped import grouped
 from support.join_cases import DAY, NAN, PIECES, QUICK, D, attempt, run
 from support.one_key_cases import INT, batch_of, joins
 from support.oracle import counted, joined
@@ -56,9 +57,8 @@ def memory_join(names=("a", "b", "c"), piece_bytes=1 << 20, schema=INT, on=("id"
     return MultiwayJoin(
         dict.fromkeys(names, schema),
         list(on),
-        backend="memory",
-        memory="256m",
         piece_bytes=piece_bytes,
+        state=State(backend="memory", memory="256m"),
     )
 
 
@@ -195,7 +195,9 @@ def test_null_keys_never_match_and_are_not_stored():
 def one_match(left, right, left_value, right_value):
     """Whether two values of two key types match."""
     with MultiwayJoin(
-        {"a": pa.schema([("k", left)]), "b": pa.schema([("k", right)])}, ["k"], backend="memory"
+        {"a": pa.schema([("k", left)]), "b": pa.schema([("k", right)])},
+        ["k"],
+        state=State(backend="memory"),
     ) as join:
         list(join.process("a", pa.RecordBatch.from_arrays([pa.array([left_value], left)], ["k"])))
         rows = pa.RecordBatch.from_arrays([pa.array([right_value], right)], ["k"])
@@ -312,10 +314,10 @@ def test_an_absent_key_ends_the_probing():
 def test_a_kept_join_goes_on_where_it_was_committed(tmp_path, backend):
     streams = {"a": INT, "b": INT}
     path = str(tmp_path / "state")
-    with MultiwayJoin(streams, "a.id = b.id", backend=backend, path=path) as join:
+    with MultiwayJoin(streams, "a.id = b.id", state=State(backend=backend, state_dir=path)) as join:
         list(join.process("a", batch_of([1, 2])))
         join.commit()
-    with MultiwayJoin(streams, "b.ID = a.id", backend=backend, path=path) as join:
+    with MultiwayJoin(streams, "b.ID = a.id", state=State(backend=backend, state_dir=path)) as join:
         (piece,) = join.process("b", batch_of([2, 3]))
         assert piece.to_pylist() == [{"a_id": 2, "a_v": "v1", "b_id": 2, "b_v": "v0"}]
         assert piece.schema == join.output_schema
@@ -340,7 +342,7 @@ NOT_NULL = pa.field("item", pa.int32(), nullable=False)
 )
 def test_nested_keys_compare_by_value_and_inner_nulls_are_equal(left, right, values, matches):
     schemas = {"a": pa.schema([("k", left)]), "b": pa.schema([("k", right)])}
-    with MultiwayJoin(schemas, on=["k"], memory="8m") as join:
+    with MultiwayJoin(schemas, on=["k"], state=State(memory="8m")) as join:
         for name, schema in schemas.items():
             batch = pa.record_batch([pa.array(values, schema.field("k").type)], schema=schema)
             found = list(join.process(name, batch))
@@ -361,8 +363,8 @@ def test_a_refused_argument_leaves_the_state_closed(tmp_path):
     streams = {"a": pa.schema([("id", pa.int64())]), "b": pa.schema([("id", pa.int64())])}
     for _ in range(2):  # a store that stayed open would hold the directory's lock
         with pytest.raises(InvalidArgumentError, match="piece_bytes=0"):
-            MultiwayJoin(streams, ["id"], path=str(tmp_path), piece_bytes=0)
-    with MultiwayJoin(streams, ["id"], path=str(tmp_path)) as join:
+            MultiwayJoin(streams, ["id"], piece_bytes=0, state=State(state_dir=str(tmp_path)))
+    with MultiwayJoin(streams, ["id"], state=State(state_dir=str(tmp_path))) as join:
         assert join.stats().probes.keys == 0
 
 
@@ -381,7 +383,7 @@ def test_integers_that_meet_over_a_float_are_compared_as_floats(on, options):
     kinds = {"a": pa.int64(), "b": pa.float64(), "c": pa.int64()}
     batches = {name: pa.record_batch({"k": pa.array(values[name], kinds[name])}) for name in "abc"}
     found = Counter()
-    with MultiwayJoin({n: b.schema for n, b in batches.items()}, on, **options) as join:
+    with MultiwayJoin({n: b.schema for n, b in batches.items()}, on, **grouped(**options)) as join:
         for name, batch in batches.items():
             for row in (row for piece in join.process(name, batch) for row in piece.to_pylist()):
                 sign = -1 if row.pop("op", "+I") == "-D" else 1

@@ -18,6 +18,7 @@ from pyspark import cloudpickle
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.kinds import from_pinned, pinned
+from lsmstate.joins.options import State
 from lsmstate.joins.spec_join import SpecJoin
 from lsmstate.spark import metrics_of
 from support.cross_join import local_join
@@ -88,7 +89,9 @@ def test_on_spark_it_joins_restarts_and_goes_on(spark: Any, tmp_path: Path) -> N
             tables = [rows_of(name, 30, rng) for _ in range(2)]
             stream.add(*tables)
             fed[name] += tables
-        joined = cross_join({"a": a.read(spark), "b": b.read(spark)}, memory="16m", buckets=4)
+        joined = cross_join(
+            {"a": a.read(spark), "b": b.read(spark)}, state=State(memory="16m", buckets=4)
+        )
         query = run_to_end(joined, tmp_path / "checkpoint", tmp_path / "out")
         metrics = metrics_of(query.lastProgress)
         assert metrics is not None

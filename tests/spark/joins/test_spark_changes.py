@@ -14,7 +14,8 @@ pytest.importorskip("pyspark")
 from pyspark.sql import functions as F
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.spark import explain_join, multiway_join, rescale
+from lsmstate.spark import State, explain_join, multiway_join, rescale
+from support.grouped import grouped
 from support.spark_streams import BACKEND, FileStream, collected, metric, pieces, run_to_end
 
 pytestmark = pytest.mark.spark
@@ -90,7 +91,7 @@ def test_a_tree_of_joins_of_a_changelog_with_a_restart(
     spark: Any, streams: dict[str, FileStream], tmp_path: Path
 ) -> None:
     options = CHANGES | {"unmatched": "error", "buckets": 2, "backend": BACKEND, "memory": "8m"}
-    joined = multiway_join(frames(spark, streams), TREE, **options)
+    joined = multiway_join(frames(spark, streams), TREE, **grouped(**options))
     assert joined.columns == ["op", "id", "what", "o_day", "of", "euros", "p_day", "ref", "weight"]
     assert [f.nullable for f in joined.schema] == [False] + [True] * 8
     shown: Counter = Counter()
@@ -109,7 +110,7 @@ def test_a_tree_of_joins_of_a_changelog_with_a_restart(
     if BACKEND == "lsm":
         assert rescale(str(tmp_path / "checkpoint"), 5).rows > 80
         options["buckets"] = 5
-    again = multiway_join(frames(spark, streams), TREE, **options)
+    again = multiway_join(frames(spark, streams), TREE, **grouped(**options))
     more = collected(again, tmp_path)
     assert more
     assert net(more, shown) == batch_join(streams, SQL + TREE)
@@ -125,9 +126,13 @@ def test_a_retraction_before_its_row_in_one_micro_batch(spark: Any, tmp_path: Pa
     a.add(pa.concat_tables([goes, comes]))
     b = FileStream(tmp_path / "b", "k BIGINT").add(pa.table({"k": [3, 20]}))
     joined = multiway_join(
-        {"a": a.read(spark), "b": b.read(spark)}, "a ANTI JOIN b USING (k)", emit="changes",
-        changes={"a": "op"}, unmatched="error", buckets=2, memory="16m", backend=BACKEND,
-    )  # fmt: skip
+        {"a": a.read(spark), "b": b.read(spark)},
+        "a ANTI JOIN b USING (k)",
+        emit="changes",
+        changes={"a": "op"},
+        unmatched="error",
+        state=State(buckets=2, memory="16m", backend=BACKEND),
+    )
     shown = net([(row.op, row.k) for row in collected(joined, tmp_path)], Counter())
     assert shown == Counter((k,) for k in range(10) if k != 3)
 
@@ -139,9 +144,17 @@ def test_a_changelog_joined_by_several_keys(
     rest = "(o.day < p.day OR s.weight > 5.5) AND what NOT LIKE '%7'"
     on = f"o.id = p.of AND p.euros = s.ref AND {rest.replace('what', 'o.what')}"
     joined = multiway_join(
-        frames(spark, streams), on, **CHANGES, unmatched="error", backend=BACKEND, memory="8m",
-        shares={"o.id": 2, "p.euros": 2}, buckets=4,
-    )  # fmt: skip
+        frames(spark, streams),
+        on,
+        **grouped(
+            **CHANGES,
+            unmatched="error",
+            backend=BACKEND,
+            memory="8m",
+            shares={"o.id": 2, "p.euros": 2},
+            buckets=4,
+        ),
+    )
     assert joined.columns == ["op", "id", "what", "o_day", "of", "euros", "p_day", "ref", "weight"]
     assert "changelogs: p by op" in explain_join(joined)
     tree = f"o JOIN p ON o.id = p.of JOIN s ON p.euros = s.ref WHERE {rest}"
@@ -160,7 +173,7 @@ def test_conditions_beside_one_key_filter_what_comes_and_what_goes(
     sql = "SELECT o.id, what, o.day, of, euros, p.day FROM o JOIN p ON o.id = p.of AND " + rest
     shown: Counter = Counter()
     for number in range(2):
-        joined = multiway_join(frames(spark, two), f"o.id = p.of AND {rest}", **options)
+        joined = multiway_join(frames(spark, two), f"o.id = p.of AND {rest}", **grouped(**options))
         assert joined.columns == ["op", "id", "what", "o_day", "of", "euros", "p_day"]
         expected = batch_join(streams, sql)
         assert net(collected(joined, tmp_path), shown) == expected
@@ -172,7 +185,7 @@ def test_conditions_beside_one_key_filter_what_comes_and_what_goes(
             columns = zip(zip(*payments, strict=True), kinds, strict=True)
             arrays = [pa.array(column, kind) for column, kind in columns]
             streams["p"].add(pa.table(arrays, names=["op", "of", "euros", "day"]))
-    other = multiway_join(frames(spark, two), "o.id = p.of AND o.day < 9", **options)
+    other = multiway_join(frames(spark, two), "o.id = p.of AND o.day < 9", **grouped(**options))
     with pytest.raises(Exception, match=r"other conditions = \(abs.*now has.*= \(o.day < 9\)"):
         collected(other, tmp_path)
 
@@ -201,7 +214,7 @@ def test_conditions_that_may_change_their_mind_are_refused(
     spark.udf.register("random_udf", F.udf(lambda x: x, "INT").asNondeterministic())
     two = {name: streams[name].read(spark) for name in "op"}
     with pytest.raises(InvalidArgumentError, match=words):
-        multiway_join(two, f"o.id = p.of AND {condition}", **CHANGES)
+        multiway_join(two, f"o.id = p.of AND {condition}", **grouped(**CHANGES))
 
 
 def test_a_full_and_a_left_join_by_several_keys(
@@ -213,9 +226,10 @@ def test_a_full_and_a_left_join_by_several_keys(
         "LEFT JOIN s ON p.euros = s.ref AND (s.weight > 5.5 OR p.day NOT BETWEEN 20 AND 60)"
     )
     joined = multiway_join(
-        frames(spark, streams), tree, **CHANGES, unmatched="error", backend=BACKEND, memory="8m",
-        buckets=3,
-    )  # fmt: skip
+        frames(spark, streams),
+        tree,
+        **grouped(**CHANGES, unmatched="error", backend=BACKEND, memory="8m", buckets=3),
+    )
     assert "shares (chosen): o.id 3" in explain_join(joined)
     expected = batch_join(streams, SQL + tree)
     assert net(collected(joined, tmp_path), Counter()) == expected
@@ -257,9 +271,13 @@ def test_a_cycle_of_outer_joins(spark: Any, tmp_path: Path, kind: str, on: str, 
         for op, rows in [("+I", there[-1]), *[("-D", rows) for rows in there[:-1]]]:
             streams["c"].add(rows.append_column("op", pa.array([op] * len(rows))))
         joined = multiway_join(
-            frames(spark, streams), tree, emit="changes", changes={"c": "op"}, unmatched="error",
-            backend=BACKEND, memory="8m", buckets=4,
-        )  # fmt: skip
+            frames(spark, streams),
+            tree,
+            emit="changes",
+            changes={"c": "op"},
+            unmatched="error",
+            state=State(backend=BACKEND, memory="8m", buckets=4),
+        )
         assert f"shares (chosen): {split};" in explain_join(joined)
         standing = net(collected(joined, tmp_path), shown)
         with duckdb.connect() as db:
@@ -277,9 +295,10 @@ def test_what_meets_by_no_key_meets_in_one_bucket(
     """A row of the stream in between is with all of its one key, and with all of its other."""
     tree = "o FULL JOIN p ON o.id = p.of FULL JOIN s ON p.euros = s.ref"
     joined = multiway_join(
-        frames(spark, streams), tree, **CHANGES, unmatched="error", backend=BACKEND, memory="8m",
-        buckets=1,
-    )  # fmt: skip
+        frames(spark, streams),
+        tree,
+        **grouped(**CHANGES, unmatched="error", backend=BACKEND, memory="8m", buckets=1),
+    )
     expected = batch_join(streams, SQL + tree)
     assert net(collected(joined, tmp_path), Counter()) == expected
     assert {tuple(v is None for v in row[::3]) for row in expected} >= {
@@ -292,8 +311,10 @@ def test_a_semi_join_of_rows_that_stay_is_append_only(
 ) -> None:
     joined = multiway_join(
         {"o": streams["o"].read(spark), "s": streams["s"].read(spark)},
-        {"o": ["id"], "s": ["ref"]}, how="left_semi", backend=BACKEND, buckets=2,
-    )  # fmt: skip
+        {"o": ["id"], "s": ["ref"]},
+        how="left_semi",
+        state=State(backend=BACKEND, buckets=2),
+    )
     assert joined.columns == ["id", "what", "day"]
     query = run_to_end(joined, tmp_path / "checkpoint", tmp_path / "out")
     sql = "SELECT o.* FROM o LEFT SEMI JOIN s ON o.id = s.ref"
@@ -307,16 +328,16 @@ def test_the_types_are_pinned_and_explained(
 ) -> None:
     options = {"emit": "changes", "backend": BACKEND, "buckets": 2}
     two = {name: streams[name].read(spark) for name in "os"}
-    joined = multiway_join(two, "o.id = s.ref", how="left", **options)
+    joined = multiway_join(two, "o.id = s.ref", **grouped(how="left", **options))
     text = explain_join(joined)
     assert "joins: o LEFT JOIN s ON o.id = s.ref" in text
     assert "column 'op' is +I for a new one" in text
     collected(joined, tmp_path)
     for how, was in (("full", "o FULL JOIN s ON o.id = s.ref"), ("inner", "o JOIN s")):
-        other = multiway_join(two, "o.id = s.ref", how=how, **options)
+        other = multiway_join(two, "o.id = s.ref", **grouped(how=how, **options))
         with pytest.raises(Exception, match="o LEFT JOIN s ON o.id = s.ref.*" + was):
             collected(other, tmp_path)
-    plain = multiway_join(two, "o.id = s.ref", backend=BACKEND, buckets=2)
+    plain = multiway_join(two, "o.id = s.ref", state=State(backend=BACKEND, buckets=2))
     with pytest.raises(Exception, match=r"LEFT JOIN s .* joins other than inner = nothing"):
         collected(plain, tmp_path)
 
@@ -346,4 +367,4 @@ def test_what_does_not_fit_is_refused(
     spark: Any, streams: dict[str, FileStream], on: str, options: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(InvalidArgumentError, match=words):
-        multiway_join(frames(spark, streams), on, **options)
+        multiway_join(frames(spark, streams), on, **grouped(**options))

@@ -14,7 +14,7 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import functions as F
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.spark import multiway_join
+from lsmstate.spark import State, multiway_join
 from support.spark_streams import (
     BACKEND,
     FileStream,
@@ -54,9 +54,7 @@ def test_odd_names_and_nested_types_come_through(spark: Any, tmp_path: Path) -> 
     joined = multiway_join(
         {"ä b": left, "日": right, "one": narrow, "two": narrow},
         on="`ä b`.K0 = 日.id AND 日.id = one.K AND one.k = two.k",
-        memory=5 << 20,
-        buckets=1,
-        backend=BACKEND,
+        state=State(memory=5 << 20, buckets=1, backend=BACKEND),
     )
     assert joined.columns[: len(odd.columns)] == odd.columns
     assert joined.columns[-3:] == ["c199", "one_k", "two_k"]
@@ -70,9 +68,11 @@ def test_a_stream_that_never_speaks_and_more_buckets_than_partitions(
     streams = pair(spark, tmp_path)
     (tmp_path / "void").mkdir()
     void = spark.readStream.schema("k BIGINT").parquet(str(tmp_path / "void"))
-    everyone = multiway_join({**streams, "void": void}, on=["k"], buckets=9, backend=BACKEND)
+    everyone = multiway_join(
+        {**streams, "void": void}, on=["k"], state=State(buckets=9, backend=BACKEND)
+    )
     assert collected(everyone, tmp_path / "first") == []
-    silent = multiway_join({"x": void, "y": void}, on=["k"], backend=BACKEND)
+    silent = multiway_join({"x": void, "y": void}, on=["k"], state=State(backend=BACKEND))
     assert collected(silent, tmp_path / "second") == []
     FileStream(tmp_path / "void", "k BIGINT").add(pa.table({"k": pa.array([2, 3], pa.int64())}))
     assert [tuple(row) for row in collected(everyone, tmp_path / "first")] == [(2, 2, 2)]
@@ -81,10 +81,10 @@ def test_a_stream_that_never_speaks_and_more_buckets_than_partitions(
 def test_a_row_too_large_for_the_cap_is_an_error_that_says_so(spark: Any, tmp_path: Path) -> None:
     big = spark.sql("SELECT 1 AS k, repeat('x', 8000000) AS text")
     streams = {"a": stream_of(spark, big, tmp_path / "big"), **{"b": pair(spark, tmp_path)["b"]}}
-    joined = multiway_join(streams, on=["k"], memory="16m", backend=BACKEND)
+    joined = multiway_join(streams, on=["k"], state=State(memory="16m", backend=BACKEND))
     with pytest.raises(StreamingQueryException, match=r"MemoryLimitError.*a quarter of"):
         collected(joined, tmp_path / "first")
-    joined = multiway_join(streams, on=["k"], memory="64m", backend=BACKEND)
+    joined = multiway_join(streams, on=["k"], state=State(memory="64m", backend=BACKEND))
     assert [len(row.text) for row in collected(joined, tmp_path / "second")] == [8_000_000]
 
 
@@ -100,7 +100,7 @@ def test_two_joins_in_one_query_are_refused(spark: Any, tmp_path: Path) -> None:
 
 def test_a_batch_that_is_not_read_to_its_end_is_an_error(spark: Any, tmp_path: Path) -> None:
     """The operator of such a batch leaves no state; Spark says so rather than lose rows."""
-    joined = multiway_join(pair(spark, tmp_path), on=["k"], backend=BACKEND)
+    joined = multiway_join(pair(spark, tmp_path), on=["k"], state=State(backend=BACKEND))
     query = (
         joined.writeStream.foreachBatch(lambda batch, _: batch.take(1))
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
@@ -126,7 +126,7 @@ def three_batches(spark: Any, home: Path, write: Any) -> Any:
     """A query that reads three files of each input; every batch goes to ``write(rows, number)``."""
     keys = [pa.table({"k": pa.array(range(i, i + 20), pa.int64())}) for i in range(3)]
     streams = {n: FileStream(home / n, "k BIGINT").add(*keys).read(spark) for n in "ab"}
-    joined = multiway_join(streams, on=["k"], buckets=4, backend=BACKEND)
+    joined = multiway_join(streams, on=["k"], state=State(buckets=4, backend=BACKEND))
     writer = joined.writeStream.foreachBatch(write).trigger(availableNow=True)
     return writer.option("checkpointLocation", str(home / "checkpoint")).start()
 
@@ -176,7 +176,7 @@ def test_files_of_batches_that_spark_forgot_are_removed(spark: Any, tmp_path: Pa
 
     def joined() -> Any:
         frames = {name: stream.read(spark) for name, stream in streams.items()}
-        return multiway_join(frames, on="a.a_k = b.b_k", backend=BACKEND, buckets=2)
+        return multiway_join(frames, on="a.a_k = b.b_k", state=State(backend=BACKEND, buckets=2))
 
     setting = "spark.sql.streaming.minBatchesToRetain"
     spark.conf.set(setting, retained)

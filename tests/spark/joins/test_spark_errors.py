@@ -14,7 +14,8 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import functions as F
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.spark import multiway_join
+from lsmstate.spark import State, Time, multiway_join
+from support.grouped import grouped
 from support.spark_streams import BACKEND, FileStream, collected, run_to_end
 
 pytestmark = pytest.mark.spark
@@ -43,8 +44,8 @@ def pair(frames: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"memmory": "64m"}, ["memmory", "did you mean 'memory'"]),
-        ({"statedir": "/x"}, ["statedir", "did you mean 'state_dir'"]),
+        ({"memmory": "64m"}, ["memmory", "did you mean 'state=State(memory=...)'"]),
+        ({"statedir": "/x"}, ["statedir", "did you mean 'state=State(state_dir=...)'"]),
         ({"how": "left"}, ["LEFT JOIN", "use emit='changes'"]),
         ({"event_time": "ts"}, ["event_time='ts'", "stream.withWatermark("]),
         ({"late": "keep"}, ["late='keep'", "drop, join, side"]),
@@ -82,7 +83,7 @@ def test_options_are_checked(
     frames: dict[str, Any], options: dict[str, Any], words: list[str]
 ) -> None:
     with pytest.raises(InvalidArgumentError) as refusal:
-        multiway_join(pair(frames), on="cu.c_addr = sr.sr_addr", **options)
+        multiway_join(pair(frames), on="cu.c_addr = sr.sr_addr", **grouped(**options))
     for word in words:
         assert word in str(refusal.value)
 
@@ -92,9 +93,7 @@ def test_reserved_options_take_their_defaults(frames: dict[str, Any]) -> None:
         pair(frames),
         on="cu.c_addr = sr.sr_addr",
         how="inner",
-        event_time=None,
-        late="drop",
-        retention=None,
+        time=Time(event_time=None, late="drop", retention=None),
     )
     assert joined.isStreaming
 
@@ -264,8 +263,7 @@ def test_a_state_directory_that_cannot_be_written_is_said(spark: Any, tmp_path: 
     joined = multiway_join(
         {n: s.read(spark) for n, s in streams.items()},
         on=["k"],
-        backend=BACKEND,
-        state_dir=str(state),
+        state=State(backend=BACKEND, state_dir=str(state)),
     )
     with pytest.raises(StreamingQueryException, match=r"state directory .* cannot be written to"):
         run_to_end(joined, tmp_path / "checkpoint", tmp_path / "out")
@@ -278,8 +276,7 @@ def test_a_state_directory_serves_one_query(spark: Any, tmp_path: Path) -> None:
         return multiway_join(
             {n: s.read(spark) for n, s in streams.items()},
             on=["k"],
-            backend=BACKEND,
-            state_dir=f"file://{tmp_path}/state",
+            state=State(backend=BACKEND, state_dir=f"file://{tmp_path}/state"),
         )
 
     run_to_end(joined(), tmp_path / "one", tmp_path / "out1")
@@ -289,7 +286,9 @@ def test_a_state_directory_serves_one_query(spark: Any, tmp_path: Path) -> None:
     # Another join is refused as soon as it is built.
     frames = {name: stream.read(spark) for name, stream in reversed(streams.items())}
     with pytest.raises(InvalidArgumentError, match=r"started with streams = \(a, b\)"):
-        multiway_join(frames, on=["k"], backend=BACKEND, state_dir=str(tmp_path / "state"))
+        multiway_join(
+            frames, on=["k"], state=State(backend=BACKEND, state_dir=str(tmp_path / "state"))
+        )
 
 
 def test_a_checkpoint_without_its_state_is_refused(spark: Any, tmp_path: Path) -> None:
@@ -316,15 +315,15 @@ class _ConnectFrame:
 
 def test_spark_connect_needs_a_state_directory(frames: dict[str, Any]) -> None:
     remote: dict[str, Any] = {name: _ConnectFrame(f.schema) for name, f in pair(frames).items()}
-    with pytest.raises(InvalidArgumentError, match=r"Spark Connect .* state_dir="):
+    with pytest.raises(InvalidArgumentError, match=r"Spark Connect .*state=State\(state_dir="):
         multiway_join(remote, on=["name"])
     with pytest.raises(InvalidArgumentError, match="under Spark Connect their common type"):
-        multiway_join(remote, on="cu.c_addr = sr.sr_addr", state_dir="/x")
+        multiway_join(remote, on="cu.c_addr = sr.sr_addr", state=State(state_dir="/x"))
     alike: dict[str, Any] = dict.fromkeys("lr", remote["sr"])
     with pytest.raises(
         InvalidArgumentError, match=r"l\.lower .* under Spark Connect strings under"
     ):
-        multiway_join(alike, on=["lower"], state_dir="/x")
+        multiway_join(alike, on=["lower"], state=State(state_dir="/x"))
 
 
 def test_an_analysis_error_after_ours_is_still_sparks_own(

@@ -17,8 +17,9 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
 
-from lsmstate.spark import QueryState, explain_join, multiway_join, rescale
+from lsmstate.spark import QueryState, State, Time, explain_join, multiway_join, rescale
 from lsmstate.state_location import StatePlace, open_bucket
+from support.grouped import grouped
 from support.spark_streams import BACKEND, FileStream, metric
 from support.spark_timed_streams import (
     ON,
@@ -58,7 +59,7 @@ def unchecked(spark: Any) -> Iterator[None]:
 def test_an_interval_join_forgets_and_goes_on(spark: Any, tmp_path: Path) -> None:
     a, b = hourly(tmp_path, "a", 0, 2, 1), hourly(tmp_path, "b", 0, 2, 2)
     options = {"on": ON, "memory": "8m", "buckets": 3}
-    joined = multiway_join({"a": read(spark, a), "b": read(spark, b)}, **options)
+    joined = multiway_join({"a": read(spark, a), "b": read(spark, b)}, **grouped(**options))
     assert "a: until the watermark is 1:00:00 past at" in explain_join(joined)
     assert "b: until the watermark is 0:30:00 past at" in explain_join(joined)
     shown = joined.select("na", "nb", F.greatest("a_at", "b_at").alias("latest"))
@@ -86,7 +87,8 @@ def test_an_interval_join_forgets_and_goes_on(spark: Any, tmp_path: Path) -> Non
                 left[name.split("@")[0]] += rows_left
     assert (left["a"], left["b"]) == (1, 1)
     other = multiway_join(
-        {"a": read(spark, a), "b": read(spark, b)}, **options, retention={"a": "10 minutes"}
+        {"a": read(spark, a), "b": read(spark, b)},
+        **grouped(**options, retention={"a": "10 minutes"}),
     )
     with pytest.raises(Exception, match=r"rows kept = \(a until.*1:00:00.*now has.*a until.*0:10"):
         run(other, tmp_path)
@@ -112,7 +114,7 @@ def test_a_result_time_is_true_above_the_join(spark: Any, tmp_path: Path, unchec
     frames = {"a": read(spark, a), "b": read(spark, b)}
     on = f"{ON} AND a.na >= 0"
     options = {"backend": BACKEND, "memory": "8m", "buckets": 3}
-    joined = multiway_join(frames, on, result_time="latest", **options)
+    joined = multiway_join(frames, on, **grouped(result_time="latest", **options))
     counted = counts_by_hour(joined.where("nb >= 0"), "latest")
     found, query = run_query(counted, tmp_path)
     assert Counter({(s.astimezone(UTC), n): c for (s, n), c in found.items()}) == by_duckdb(
@@ -130,7 +132,9 @@ def test_deduplication_by_time_above_a_result_time(
     b = stream(tmp_path, "b", [(1, 0.5, 1), (1, 0.6, 2), (2, 0, 3)], [(3, 5, 4)], [(4, 6, 5)])
     b.add(table("b", [(1, 9, 6)]))
     frames = {"a": read(spark, a), "b": read(spark, b)}
-    joined = multiway_join(frames, ON, result_time="latest", backend=BACKEND, memory="8m")
+    joined = multiway_join(
+        frames, ON, time=Time(result_time="latest"), state=State(backend=BACKEND, memory="8m")
+    )
     once = joined.dropDuplicatesWithinWatermark(["a_k"]).select("a_k")
     assert run(once, tmp_path) == Counter({(1,): 2, (2,): 1, (3,): 1, (4,): 1})
 
@@ -140,7 +144,9 @@ def test_the_fastest_stream_may_not_set_the_watermark_of_a_result_time(
 ) -> None:
     """A result time has no delay: rows within those of the inputs would come late."""
     frames = {name: read(spark, s, "1 hour") for name, s in zip("ab", short, strict=True)}
-    joined = multiway_join(frames, ON, result_time="latest", backend=BACKEND)
+    joined = multiway_join(
+        frames, ON, time=Time(result_time="latest"), state=State(backend=BACKEND)
+    )
     spark.conf.set(POLICY, "max")
     try:
         refused(joined, tmp_path, "drop rows within the delays of the inputs")
@@ -187,9 +193,8 @@ def test_an_outer_join_above_a_result_time(
     joined = multiway_join(
         {"a": read(spark, a), "b": read(spark, b)},
         ON,
-        result_time="latest",
-        backend=BACKEND,
-        memory="8m",
+        time=Time(result_time="latest"),
+        state=State(backend=BACKEND, memory="8m"),
     )
     found = run(outer_join(joined, "latest", third_frame), tmp_path)
     assert found == without_the_last(by_duckdb(outer_sql(a, b, c, "latest")))
@@ -203,7 +208,9 @@ def test_an_outer_join_above_a_result_time(
 def history(spark: Any, sources: tuple[FileStream, FileStream]) -> Any:
     """A join that forgets nothing: b has no watermark."""
     a, b = sources
-    return multiway_join({"a": read(spark, a), "b": b.read(spark)}, ON, backend=BACKEND)
+    return multiway_join(
+        {"a": read(spark, a), "b": b.read(spark)}, ON, state=State(backend=BACKEND)
+    )
 
 
 def refused(result: Any, home: Path, words: str) -> None:
@@ -298,7 +305,7 @@ def test_a_window_declared_above_full_history_gives_what_sparks_own_join_does(
         declared = joined.select("a_at", "na", "nb").withWatermark("a_at", "2 hours")
         return run(counts_by_hour(declared, "a_at"), home)
 
-    ours = multiway_join(frames, ON, backend=BACKEND, memory="8m")
+    ours = multiway_join(frames, ON, state=State(backend=BACKEND, memory="8m"))
     theirs = frames["a"].alias("a").join(frames["b"].alias("b"), F.expr(ON))
     theirs = theirs.select(F.col("a.at").alias("a_at"), "na", "nb")
     before = [found(ours, tmp_path / "ours"), found(theirs, tmp_path / "theirs")]
@@ -315,13 +322,18 @@ def test_a_window_with_a_watermark_declared_again(
 ) -> None:
     """It stands still while the join finds nothing, and with it what the join itself forgets by."""
     a, b = short
-    timed = multiway_join({"a": read(spark, a), "b": read(spark, b)}, ON, backend=BACKEND)
+    timed = multiway_join(
+        {"a": read(spark, a), "b": read(spark, b)}, ON, state=State(backend=BACKEND)
+    )
     again = timed.withWatermark("a_at", "2 hours")
     refused(
         counts_by_hour(again, "a_at"), tmp_path, "neither watermark would move.*result_time='at'"
     )
     twice = multiway_join(
-        {"a": read(spark, a), "b": read(spark, b)}, ON, result_time="t", backend=BACKEND
+        {"a": read(spark, a), "b": read(spark, b)},
+        ON,
+        time=Time(result_time="t"),
+        state=State(backend=BACKEND),
     ).withWatermark("a_at", "2 hours")
     refused(counts_by_hour(twice, "a_at"), tmp_path, "'t' has a watermark already; leave it out")
 
@@ -331,7 +343,9 @@ def test_a_window_over_a_union_with_an_empty_branch_is_refused(
 ) -> None:
     """Its watermark is true, but the times of the result may be older: they would be lost."""
     a, b = short
-    timed = multiway_join({"a": read(spark, a), "b": read(spark, b)}, ON, backend=BACKEND)
+    timed = multiway_join(
+        {"a": read(spark, a), "b": read(spark, b)}, ON, state=State(backend=BACKEND)
+    )
     empty = read(spark, a).where("at < '1900-01-01'").select("at")
     both = empty.union(timed.select("a_at"))
     refused(counts_by_hour(both, "at"), tmp_path, "never emit a row; give multiway_join a result")
@@ -342,7 +356,9 @@ def test_spark_refuses_a_window_above_timeouts_unless_told_otherwise(
 ) -> None:
     a, b = short
     frames = {"a": read(spark, a), "b": read(spark, b)}
-    joined = multiway_join(frames, ON, result_time="latest", backend=BACKEND)
+    joined = multiway_join(
+        frames, ON, time=Time(result_time="latest"), state=State(backend=BACKEND)
+    )
     with pytest.raises(AnalysisException, match=CORRECTNESS.replace(".", r"\.")):
         run(counts_by_hour(joined, "latest"), tmp_path)
 
@@ -362,7 +378,7 @@ def test_a_chain_of_keys_forgets_through_the_stream_in_between(spark: Any, tmp_p
         "AND c.at BETWEEN b.at AND b.at + INTERVAL 40 MINUTES"
     )
     frames = {name: read(spark, source) for name, source in sources.items()}
-    joined = multiway_join(frames, on, backend=BACKEND, memory="8m", buckets=2)
+    joined = multiway_join(frames, on, state=State(backend=BACKEND, memory="8m", buckets=2))
     assert "a: until the watermark is 1:00:00 past at" in explain_join(joined)
     listed = ", ".join(f"{source.sql} {name}" for name, source in sources.items())
     sql = f"SELECT na, nb, nc FROM {listed} WHERE {on}"
@@ -376,7 +392,7 @@ def test_a_chain_of_keys_forgets_through_the_stream_in_between(spark: Any, tmp_p
         rows = table(name, [(n % 5, 2 + minute / 60, 100 + n) for n in range(20)])
         keys = pa.array([n % 4 for n in range(20)], pa.int64())
         source.add(rows.set_column(0, "k", rows["k"].cast(pa.int32())).add_column(1, "j", keys))
-    more = multiway_join(frames, on, backend=BACKEND, memory="8m", buckets=5)
+    more = multiway_join(frames, on, state=State(backend=BACKEND, memory="8m", buckets=5))
     again = run(more.select("na", "nb", "nc"), tmp_path)
     assert any(na < 100 <= nb for na, nb, _ in again), "no row that moved was found"
     assert found + again == by_duckdb(sql)

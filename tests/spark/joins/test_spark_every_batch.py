@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from lsmstate.spark import multiway_join
+from support.grouped import grouped
 from support.spark_streams import BACKEND, FileStream
 from support.spark_timed_streams import POLICY, by_duckdb, read, run_query, stream, table
 
@@ -71,7 +72,9 @@ class Query:
         """How many micro-batches it took."""
         frames = {name: read(self._spark, source) for name, source in self._sources.items()}
         joined = multiway_join(
-            frames, self._condition, backend=BACKEND, memory="8m", buckets=3, **self._options
+            frames,
+            self._condition,
+            **grouped(backend=BACKEND, memory="8m", buckets=3, **self._options),
         )
         has_op = "op" in joined.columns
         shown = joined.select(*(["op"] if has_op else []), "na", "nb", "nc")

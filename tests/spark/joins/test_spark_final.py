@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.spark import QueryState, explain_join, multiway_join
+from support.grouped import grouped
 from support.spark_streams import BACKEND, FileStream, collected, metric
 from support.spark_timed_streams import by_duckdb, hourly, read, run_query, stream, table
 
@@ -55,7 +56,7 @@ def test_a_full_and_a_left_join_equal_duckdbs_over_restarts(
             path.rename(path.with_name(f"_{path.name}"))  # Spark reads no such file
     for _ in range(2):
         frames = {name: read(spark, source) for name, source in sources.items()}
-        joined = multiway_join(frames, text, **OPTIONS)
+        joined = multiway_join(frames, text, **grouped(**OPTIONS))
         assert "rows without a partner wait (a: until the watermark is 1:00:00" in explain_join(
             joined
         )
@@ -86,7 +87,9 @@ def test_two_streams_equal_sparks_own_join(
     }
     on = f"a.k = b.k AND b.at {AHEAD}"
     shown = ["na"] if how == "left_semi" else ["na", "nb"]
-    ours, query = run_query(multiway_join(frames, on, how=how, **OPTIONS).select(*shown), tmp_path)
+    ours, query = run_query(
+        multiway_join(frames, on, **grouped(how=how, **OPTIONS)).select(*shown), tmp_path
+    )
     theirs, _ = run_query(
         frames["a"].alias("a").join(frames["b"].alias("b"), F.expr(on), how).select(*shown),
         tmp_path / "native",
@@ -118,10 +121,13 @@ def test_a_changelog_in_a_full_join_forgets_and_takes_nothing_back_for_it(
         if hour in (2, 4):
             frames = {"a": read(spark, a, "1 hour"), "b": read(spark, b, "1 hour")}
             joined = multiway_join(
-                frames, "a FULL JOIN b ON a.k = b.k AND b.at " + AHEAD,
-                **{**OPTIONS, "emit": "changes", "changes": {"b": "op"}, "unmatched": "error"},
-                late="side" if BACKEND == "lsm" else "drop",
-            )  # fmt: skip
+                frames,
+                "a FULL JOIN b ON a.k = b.k AND b.at " + AHEAD,
+                **grouped(
+                    **{**OPTIONS, "emit": "changes", "changes": {"b": "op"}, "unmatched": "error"},
+                    late="side" if BACKEND == "lsm" else "drop",
+                ),
+            )
             assert "rows are kept (a: until the watermark is 1:" in explain_join(joined)
             rows, query = run_query(joined.select("op", "na", "nb"), tmp_path)
             for (operation, *numbers), count in rows.items():
@@ -151,7 +157,7 @@ def test_a_changelog_in_time_with_a_condition_beside(spark: Any, tmp_path: Path)
         b.add(table("b", part).add_column(0, "op", pa.array(signs)))
     frames = {"a": read(spark, a, "2 hours"), "b": read(spark, b, "2 hours")}
     options = OPTIONS | {"emit": "changes", "changes": {"b": "op"}, "unmatched": "error"}
-    joined = multiway_join(frames, on, **options)
+    joined = multiway_join(frames, on, **grouped(**options))
     assert "b: until the watermark is" in explain_join(joined)
     standing: Counter[tuple[Any, ...]] = Counter()
     for operation, *numbers in collected(joined.select("op", "na", "nb"), tmp_path):
@@ -160,7 +166,7 @@ def test_a_changelog_in_time_with_a_condition_beside(spark: Any, tmp_path: Path)
     sql = f"SELECT na, nb FROM {a.sql} a JOIN '{tmp_path}/live/*.parquet' b ON {on}"
     assert +standing == by_duckdb(sql)
     # By another interval results would go that never came, though rows are kept as long.
-    other = multiway_join(frames, on.replace("5 MINUTES", "6 MINUTES"), **options)
+    other = multiway_join(frames, on.replace("5 MINUTES", "6 MINUTES"), **grouped(**options))
     kept = [explain_join(each).partition("rows are kept")[2] for each in (joined, other)]
     assert kept[0] == kept[1]
     with pytest.raises(Exception, match=r"started with intervals = .*5 MINUTES.* now has"):
@@ -181,4 +187,4 @@ def test_what_does_not_fit_is_refused(spark: Any, tmp_path: Path) -> None:
         ({"streams": {**frames, "b": b.read(spark)}}, "'b' has no event time"),
     ):
         with pytest.raises(InvalidArgumentError, match=words):
-            multiway_join(**{"streams": frames, "on": on, **OPTIONS, **options})
+            multiway_join(**grouped(**{"streams": frames, "on": on, **OPTIONS, **options}))

@@ -11,7 +11,8 @@ import pytest
 pytest.importorskip("pyspark")
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.spark import explain_join, multiway_join, rescale
+from lsmstate.spark import State, explain_join, multiway_join, rescale
+from support.grouped import grouped
 from support.spark_streams import (
     BACKEND,
     FileStream,
@@ -71,14 +72,19 @@ def test_a_chain_with_a_restart_and_conditions_beside_the_keys(
     spark: Any, streams: dict[str, FileStream], tmp_path: Path
 ) -> None:
     on = f"{CHAIN} AND (o.day < l.ship OR c.seg = 's1') AND l.k0 BETWEEN 1 AND 90"
-    joined = multiway_join(frames(spark, streams), on, backend=BACKEND, memory="8m", buckets=4)
+    joined = multiway_join(
+        frames(spark, streams), on, state=State(backend=BACKEND, memory="8m", buckets=4)
+    )
     run_to_end(joined, tmp_path / "checkpoint", tmp_path / "out")
     streams["o"].add(pa.table({"ok": [5, 6], "ck": [1, 2], "day": pa.array([0, 0], pa.int32())}))
     if BACKEND == "lsm":
         assert rescale(str(tmp_path / "checkpoint"), 6).rows > 1_000
     # The pinned shares stay, whatever another start would choose.
     again = multiway_join(
-        frames(spark, streams), on, backend=BACKEND, memory="8m", rows={"c": 1, "o": 90, "l": 10}
+        frames(spark, streams),
+        on,
+        rows={"c": 1, "o": 90, "l": 10},
+        state=State(backend=BACKEND, memory="8m"),
     )
     run_to_end(again, tmp_path / "checkpoint", tmp_path / "out")
     expected = sql_of(streams) + " WHERE (day < ship OR seg = 's1') AND k0 BETWEEN 1 AND 90"
@@ -92,12 +98,12 @@ def test_forced_shares_give_the_same_rows_and_are_pinned(
     spark: Any, streams: dict[str, FileStream], tmp_path: Path, shares: dict[str, int]
 ) -> None:
     options = {"backend": BACKEND, "memory": "8m", "buckets": 4}
-    joined = multiway_join(frames(spark, streams), CHAIN, shares=shares, **options)
+    joined = multiway_join(frames(spark, streams), CHAIN, **grouped(shares=shares, **options))
     run_to_end(joined, tmp_path / "checkpoint", tmp_path / "out")
     assert_same_rows(sql_of(streams), committed(tmp_path / "out"), at_least=50)
     pinned = json.loads((tmp_path / "checkpoint" / "lsmstate" / "query.json").read_text())
     assert pinned["settings"]["forced shares"] == shares
-    other = multiway_join(frames(spark, streams), CHAIN, shares={"o.ok": 4}, **options)
+    other = multiway_join(frames(spark, streams), CHAIN, **grouped(shares={"o.ok": 4}, **options))
     query = other.writeStream.format("noop").option(
         "checkpointLocation", str(tmp_path / "checkpoint")
     )
@@ -113,7 +119,9 @@ def test_forced_shares_give_the_same_rows_and_are_pinned(
         more = {"ok": [5, 6], "ck": [1, 2], "day": pa.array([0, 0], pa.int32())}
         streams["o"].add(pa.table(more))
         options["buckets"] = 6
-        joined = multiway_join(frames(spark, streams), CHAIN, shares={"o.ok": 5}, **options)
+        joined = multiway_join(
+            frames(spark, streams), CHAIN, **grouped(shares={"o.ok": 5}, **options)
+        )
         run_to_end(joined, tmp_path / "checkpoint", tmp_path / "out")
         assert_same_rows(sql_of(streams), committed(tmp_path / "out"), at_least=50)
 
@@ -126,7 +134,9 @@ def test_a_triangle(spark: Any, tmp_path: Path) -> None:
                           "y": [rng.randrange(8) for _ in range(60)]})  # fmt: skip
         streams[name] = FileStream(tmp_path / name, "x BIGINT, y BIGINT").add(*pieces(table, 2))
     on = "a.y = b.x AND b.y = c.x AND c.y = a.x"
-    joined = multiway_join(frames(spark, streams), on, backend=BACKEND, memory="8m", buckets=8)
+    joined = multiway_join(
+        frames(spark, streams), on, state=State(backend=BACKEND, memory="8m", buckets=8)
+    )
     run_to_end(joined, tmp_path / "checkpoint", tmp_path / "out")
     sources = ", ".join(f"{stream.sql} {name}" for name, stream in streams.items())
     columns = ", ".join(f"{name}.{c} AS {name}_{c}" for name in "abc" for c in "xy")
@@ -136,7 +146,7 @@ def test_a_triangle(spark: Any, tmp_path: Path) -> None:
 
 def test_the_choice_is_explained(spark: Any, streams: dict[str, FileStream]) -> None:
     rows = {"c": 150, "o": 1500, "l": 6000}
-    joined = multiway_join(frames(spark, streams), CHAIN, rows=rows, buckets=4)
+    joined = multiway_join(frames(spark, streams), CHAIN, rows=rows, state=State(buckets=4))
     text = explain_join(joined)
     assert "keys: c.ck = o.ck; o.ok = l.ok" in text
     assert "indexes: c(ck), o(ck), o(ok), l(ok)" in text
@@ -163,7 +173,7 @@ def test_what_does_not_fit_is_refused(
     spark: Any, streams: dict[str, FileStream], on: str, options: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(InvalidArgumentError, match=words):
-        multiway_join(frames(spark, streams), on, **options)
+        multiway_join(frames(spark, streams), on, **grouped(**options))
 
 
 def test_shares_need_several_keys(spark: Any, streams: dict[str, FileStream]) -> None:
@@ -182,7 +192,7 @@ def test_as_many_copies_as_rows_are_not_the_rows(spark: Any, tmp_path: Path) -> 
         "l": FileStream(tmp_path / "l", "ok BIGINT").add(pa.table({"ok": list(range(8))})),
     }
     joined = multiway_join(
-        frames(spark, streams), CHAIN, backend=BACKEND, buckets=2, shares={"o.ok": 2}
+        frames(spark, streams), CHAIN, shares={"o.ok": 2}, state=State(backend=BACKEND, buckets=2)
     )
     run_to_end(joined, tmp_path / "checkpoint", tmp_path / "out")
     expected = "SELECT 1 AS c_ck, i AS o_ok, 1 AS o_ck, i AS l_ok FROM range(8) t(i)"

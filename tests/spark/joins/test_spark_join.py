@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from lsmstate.spark import multiway_join
+from lsmstate.spark import State, multiway_join
 from support.spark_streams import (
     BACKEND,
     FileStream,
@@ -89,7 +89,9 @@ def test_every_type_comes_through_unchanged(spark: Any, tmp_path: Path) -> None:
         )
     )
     streams = {"a": a.read(spark), "b": b.read(spark), "c": c.read(spark)}
-    joined = multiway_join(streams, on="a.k = b.k AND b.k = c.c_key", memory="16m", backend=BACKEND)
+    joined = multiway_join(
+        streams, on="a.k = b.k AND b.k = c.c_key", state=State(memory="16m", backend=BACKEND)
+    )
     inputs = [field for frame in streams.values() for field in frame.schema]
     assert [f.dataType for f in joined.schema] == [f.dataType for f in inputs]
     assert [f.nullable for f in joined.schema] == [f.nullable for f in inputs]
@@ -113,7 +115,7 @@ def test_every_type_where_rows_are_in_many_results(spark: Any, tmp_path: Path) -
         pa.table({"j": pa.array([i % 2 for i in range(1000)], pa.int16()), "note": ["n"] * 1000})
     )
     streams = {"a": a.read(spark).selectExpr("k % 2 AS k2", "*"), "b": b.read(spark)}
-    joined = multiway_join(streams, on="a.k2 = b.j", memory="16m", backend=BACKEND)
+    joined = multiway_join(streams, on="a.k2 = b.j", state=State(memory="16m", backend=BACKEND))
     query = run_to_end(joined, tmp_path / "checkpoint", tmp_path / "out")
     rows = assert_same_rows(
         f"SELECT k % 2 AS k2, a.*, b.* FROM {a.sql} a JOIN {b.sql} b ON k % 2 = j",
@@ -148,8 +150,7 @@ def test_composite_keys_and_null_keys(spark: Any, tmp_path: Path) -> None:
     joined = multiway_join(
         {name: stream.read(spark) for name, stream in streams.items()},
         on={name: [f"{name}_text", f"{name}_day"] for name in streams},
-        memory="16m",
-        backend=BACKEND,
+        state=State(memory="16m", backend=BACKEND),
     )
     query = run_to_end(joined, tmp_path / "checkpoint", tmp_path / "out")
     a, b, c = (stream.sql for stream in streams.values())
@@ -176,7 +177,9 @@ def test_floating_keys_compare_as_sparks_do(spark: Any, tmp_path: Path) -> None:
             }
         )
     )
-    joined = multiway_join({"a": a.read(spark), "b": b.read(spark)}, on=["k"], backend=BACKEND)
+    joined = multiway_join(
+        {"a": a.read(spark), "b": b.read(spark)}, on=["k"], state=State(backend=BACKEND)
+    )
     got = collected(joined, tmp_path)
     assert sorted((row.n, row.m) for row in got) == [(1, 1), (2, 2), (3, 3)]
 
@@ -212,7 +215,7 @@ def test_keys_of_every_type_and_casts_between_them(spark: Any, tmp_path: Path) -
     joined = multiway_join(
         {"l": sides[0], "r": sides[1]},
         on=" AND ".join(f"l.{name}_0 = r.{name}_1" for name in pairs),
-        backend=BACKEND,
+        state=State(backend=BACKEND),
     )
     got = collected(joined, tmp_path)
     assert len(got) == 1
@@ -234,7 +237,7 @@ def _numbers(path: Path, name: str, rows: int, files: int, keys: int) -> FileStr
 def test_two_actions_of_foreachbatch_see_the_same_rows(spark: Any, tmp_path: Path) -> None:
     a, b = (_numbers(tmp_path, name, 60, 3, 20) for name in "ab")
     joined = multiway_join(
-        {"a": a.read(spark), "b": b.read(spark)}, on="a.a_k = b.b_k", backend=BACKEND
+        {"a": a.read(spark), "b": b.read(spark)}, on="a.a_k = b.b_k", state=State(backend=BACKEND)
     )
     first: list[Any] = []
     second: list[Any] = []
@@ -264,8 +267,7 @@ def test_two_queries_at_once_keep_apart(spark: Any, tmp_path: Path) -> None:
         joins[number] = multiway_join(
             {"a": a.read(spark), "b": b.read(spark)},
             on="a.a_k = b.b_k",
-            buckets=2 + number,
-            backend=BACKEND,
+            state=State(buckets=2 + number, backend=BACKEND),
         )
     failures: list[BaseException] = []
 

@@ -12,7 +12,7 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql import functions as F
 
-from lsmstate.spark import QueryState, multiway_join, register, rescale
+from lsmstate.spark import QueryState, State, Time, multiway_join, register, rescale
 from support.spark_streams import BACKEND, FileStream, metric
 from support.spark_timed_streams import ON, START, by_duckdb, read, run, run_query, stream, table
 
@@ -35,7 +35,10 @@ def test_late_rows_are_dropped_as_sparks_own_join_does(spark: Any, tmp_path: Pat
     frames = {name: read(spark, source, "20 minutes") for name, source in sources.items()}
     shown = ["na", "nb"]
     ours, query = run_query(
-        multiway_join(frames, ON, backend=BACKEND, memory="8m", buckets=8).select(*shown), tmp_path
+        multiway_join(frames, ON, state=State(backend=BACKEND, memory="8m", buckets=8)).select(
+            *shown
+        ),
+        tmp_path,
     )
     theirs, native = run_query(
         frames["a"].alias("a").join(frames["b"].alias("b"), F.expr(ON)).select(*shown),
@@ -58,7 +61,9 @@ def test_late_rows_may_match_what_is_still_there(spark: Any, tmp_path: Path) -> 
     frames = {"a": read(spark, a), "b": read(spark, b)}
     # The watermark was 5:00, so all but the first of the last are late, and what is of 0:00 or
     # 1:00 is forgotten.
-    joined = multiway_join(frames, ON, backend=BACKEND, memory="8m", buckets=8, late="join")
+    joined = multiway_join(
+        frames, ON, time=Time(late="join"), state=State(backend=BACKEND, memory="8m", buckets=8)
+    )
     found, query = run_query(joined.select("na", "nb"), tmp_path)
     assert found == Counter([(2, 1), (3, 2), (2, 3), (2, 4)])
     assert sum(metric(query, "late_rows")) == 2 + 2 * len(strange)
@@ -83,7 +88,9 @@ def test_late_rows_are_kept_aside_over_restart_and_rescale(spark: Any, tmp_path:
 
     def rows_of(buckets: int, late: str = "side") -> Counter[tuple[Any, ...]]:
         frames = {name: read(spark, source) for name, source in sources.items()}
-        joined = multiway_join(frames, on, memory="8m", buckets=buckets, late=late)
+        joined = multiway_join(
+            frames, on, time=Time(late=late), state=State(memory="8m", buckets=buckets)
+        )
         times = [F.unix_micros(f"{name}_at") for name in "abc"]
         return run(joined.select("na", "nb", "nc", *times), tmp_path)
 

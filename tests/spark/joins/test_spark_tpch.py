@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from lsmstate.spark import explain_join, multiway_join
+from lsmstate.spark import State, explain_join, multiway_join
 from support.benchmark_tables import tpch_streams
 from support.spark_streams import (
     BACKEND,
@@ -118,7 +118,10 @@ def check(spark: Any, tables: dict[str, FileStream], name: str, home: Path) -> N
             for t, where in query.filters.items()
         }
     joined = multiway_join(
-        frames, query.on, backend=BACKEND, memory="16m", buckets=query.buckets, rows=counts
+        frames,
+        query.on,
+        rows=counts,
+        state=State(backend=BACKEND, memory="16m", buckets=query.buckets),
     )
     before, start = _cpu_seconds(), time.monotonic()
     run = run_to_end(joined, home / "checkpoint", home / "out")

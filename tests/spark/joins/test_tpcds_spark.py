@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lsmstate.spark import multiway_join
+from lsmstate.spark import State, multiway_join
 from lsmstate.spark_integration.demo.check import compare
 from lsmstate.spark_integration.demo.query import CONDITION, batch_sql, read_streams, written_files
 from lsmstate.spark_integration.demo.tpcds import StreamFiles, stream_files
@@ -36,7 +36,7 @@ def joined_streams(spark: "SparkSession", files: StreamFiles) -> "DataFrame":
     streams = read_streams(spark, files)
     day = f"date_add({FIRST_DAY}, CAST(sr_returned_date_sk - {FIRST_DAY_SK} AS INT))"
     streams["sr"] = streams["sr"].selectExpr("*", f"{day} AS sr_returned_date")
-    return multiway_join(streams, on=CONDITION, memory=MEMORY)
+    return multiway_join(streams, on=CONDITION, state=State(memory=MEMORY))
 
 
 def expected_sql(files: StreamFiles) -> str:

@@ -214,7 +214,7 @@ def test_workers_of_a_cluster_are_trusted(asked: list[str], master: str) -> None
     "call",
     [
         lambda a, b: multiway_join({"a": a, "b": b}, on=["k"]),
-        lambda a, _: stateful_batches(a, key="k", function=print, state={}, schema="k LONG"),
+        lambda a, _: stateful_batches(a, key="k", function=print, streams={}, schema="k LONG"),
         lambda a, _: streaming_sql(a.sparkSession, "SELECT 1"),
         lambda a, b: to_multiway(a.join(b, "k")),
     ],

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from lsmstate.spark import multiway_join
+from lsmstate.spark import State, multiway_join
 from support.spark_streams import BACKEND, FileStream
 
 pytestmark = pytest.mark.spark
@@ -42,7 +42,7 @@ def test_decimals_of_all_sizes_come_as_they_went(
         if users_limit is not None:
             spark.conf.set(METHOD_LIMIT, users_limit)
         frames = {name: stream.read(spark) for name, stream in streams.items()}
-        joined = multiway_join(frames, on=["k"], backend=BACKEND)
+        joined = multiway_join(frames, on=["k"], state=State(backend=BACKEND))
         types = [field.dataType.simpleString() for field in joined.schema]
         written = joined.writeStream.foreachBatch(keep).trigger(availableNow=True)
         written.option(

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from lsmstate.options import MIB
-from lsmstate.spark import multiway_join
+from lsmstate.spark import State, multiway_join
 from support.spark_streams import BACKEND, FileStream, metric, pieces
 
 pytestmark = pytest.mark.spark
@@ -49,7 +49,9 @@ def join_on_one_key(spark: Any, home: Path, rows: int) -> None:
         )
         stream = FileStream(home / name, f"{name}_k BIGINT, {name}_text STRING")
         streams[name] = stream.add(table).read(spark)
-    joined = multiway_join(streams, on="a.a_k = b.b_k", memory=CAP_BYTES, backend=BACKEND)
+    joined = multiway_join(
+        streams, on="a.a_k = b.b_k", state=State(memory=CAP_BYTES, backend=BACKEND)
+    )
     query = run(joined, home)
     assert sum(metric(query, "rows_out")) == rows * rows
     assert_within_cap(query)
@@ -79,7 +81,7 @@ def test_state_larger_than_the_cap_spills(spark: Any, tmp_path: Path) -> None:
         stream = FileStream(tmp_path / name, f"{name}_k BIGINT, {name}_raw BINARY")
         streams[name] = stream.add(*pieces(table, 2)).read(spark)
     joined = multiway_join(
-        streams, on="a.a_k = b.b_k", memory=CAP_BYTES, backend=BACKEND, buckets=2
+        streams, on="a.a_k = b.b_k", state=State(memory=CAP_BYTES, backend=BACKEND, buckets=2)
     )
     query = run(joined, tmp_path)
     assert sum(metric(query, "rows_in")) == 42_000

@@ -11,7 +11,7 @@ pytest.importorskip("pyspark")
 
 from pyspark.errors import AnalysisException, StreamingQueryException
 
-from lsmstate.spark import multiway_join
+from lsmstate.spark import State, multiway_join
 from support.spark_streams import BACKEND, FileStream, collected
 
 pytestmark = pytest.mark.spark
@@ -22,7 +22,7 @@ def joined(spark: Any, tmp_path: Path) -> Any:
     rows = pa.table({"k": pa.array([1, 2], pa.int64())})
     streams = {name: FileStream(tmp_path / name, "k BIGINT").add(rows) for name in "ab"}
     frames = {name: stream.read(spark) for name, stream in streams.items()}
-    return multiway_join(frames, on=["k"], backend=BACKEND)
+    return multiway_join(frames, on=["k"], state=State(backend=BACKEND))
 
 
 @pytest.fixture

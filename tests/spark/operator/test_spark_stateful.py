@@ -16,7 +16,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import types as T
 
 from lsmstate import InvalidArgumentError, StreamSchema
-from lsmstate.spark import QueryState, multiway_join, rescale, stateful_batches
+from lsmstate.spark import QueryState, State, multiway_join, rescale, stateful_batches
+from support.grouped import grouped
 from support.spark_streams import BACKEND, FileStream, collected, metric, run_to_end
 
 pytestmark = pytest.mark.spark
@@ -65,11 +66,9 @@ def test_several_inputs_null_keys_and_a_restart(spark: Any, tmp_path: Path, back
             {"a": a.read(spark), "b": b.read(spark)},
             key="ID",
             function=counting(),
-            state=SEEN,
+            streams=SEEN,
             schema=RESULT,
-            backend=backend,
-            memory="16m",
-            buckets=buckets,
+            state=State(backend=backend, memory="16m", buckets=buckets),
         )
 
     first = Counter(map(tuple, collected(result(), tmp_path)))
@@ -100,12 +99,12 @@ def test_null_keys_can_be_left_out(spark: Any, tmp_path: Path) -> None:
         source.read(spark),
         key=["id"],
         function=counting(),
-        state=[
+        streams=[
             StreamSchema("seen", pa.schema([("k", pa.int64())]), pa.schema([("source", "utf8")]))
         ],
         schema=T.StructType.fromDDL(RESULT),
         null_keys="drop",
-        backend=BACKEND,
+        state=State(backend=BACKEND),
     )
     query = run_to_end(result, tmp_path / "checkpoint", tmp_path / "out")
     rows = spark.read.parquet(str(tmp_path / "out")).collect()
@@ -126,9 +125,13 @@ def test_a_function_that_ends_midway_leaves_the_state_as_it_was(
 
     def result(before: Callable[[Any], None]) -> Any:
         return stateful_batches(
-            source.read(spark), key="id", function=counting(before), state=SEEN, schema=RESULT,
-            backend=BACKEND, buckets=1,
-        )  # fmt: skip
+            source.read(spark),
+            key="id",
+            function=counting(before),
+            streams=SEEN,
+            schema=RESULT,
+            state=State(backend=BACKEND, buckets=1),
+        )
 
     def end(bucket: Any) -> None:
         if bucket.batch_id == 1 and how == "raises":
@@ -157,8 +160,14 @@ def started(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def one(spark: Any, home: Path, **options: Any) -> Any:
     frames = {n: FileStream(home / n, "id BIGINT, other BIGINT").read(spark) for n in "ab"}
-    defaults = {"key": "id", "function": counting(), "state": SEEN, "schema": RESULT, "buckets": 2}
-    return stateful_batches(**{"df": frames, **defaults, **options})
+    defaults = {
+        "key": "id",
+        "function": counting(),
+        "streams": SEEN,
+        "schema": RESULT,
+        "buckets": 2,
+    }
+    return stateful_batches(**grouped(**{"df": frames, **defaults, **options}))
 
 
 @pytest.mark.parametrize(
@@ -166,9 +175,9 @@ def one(spark: Any, home: Path, **options: Any) -> Any:
     [
         ({"key": "other"}, "key = (a.id, b.id)", "key = (a.other, b.other)"),
         ({"null_keys": "drop"}, "null keys = keep", "null keys = drop"),
-        ({"state": {"sawn": "source STRING"}}, "state = (seen)", "state = (sawn)"),
+        ({"streams": {"sawn": "source STRING"}}, "state = (seen)", "state = (sawn)"),
         (
-            {"state": {"seen": "source BIGINT"}},
+            {"streams": {"seen": "source BIGINT"}},
             "state seen = (key (id int64), source string)",
             "state seen = (key (id int64), source int64)",
         ),
@@ -207,7 +216,7 @@ def test_its_state_is_read_from_outside_with_plain_keys(started: Path) -> None:
 def test_a_join_does_not_go_on_from_it(spark: Any, started: Path) -> None:
     frames = {n: FileStream(started / n, "id BIGINT, other BIGINT").read(spark) for n in "ab"}
     with pytest.raises(StreamingQueryException, match=r"started with streams = nothing"):
-        collected(multiway_join(frames, on=["id"], buckets=2), started)
+        collected(multiway_join(frames, on=["id"], state=State(buckets=2)), started)
 
 
 @pytest.mark.parametrize(
@@ -222,11 +231,14 @@ def test_a_join_does_not_go_on_from_it(spark: Any, started: Path) -> None:
         ({"key": {"a": "id", "b": "id", "c": "id"}}, "no input 'c'; did you mean"),
         ({"key": {"a": "id", "b": ["id", "other"]}}, "a has 1, b has 2"),
         ({"function": "count"}, "function is str"),
-        ({"state": {}}, "at least one stream"),
-        ({"state": {"": "source STRING"}}, "stream name '' is empty"),
-        ({"state": "seen BIGINT"}, "state='seen BIGINT': give names with columns"),
-        ({"state": {"seen": "source STRINGG"}}, r"state\['seen'\]='source STRINGG' is not a list"),
-        ({"state": {"seen": 7}}, r"state\['seen'\]=7: give columns as DDL"),
+        ({"streams": {}}, "at least one stream"),
+        ({"streams": {"": "source STRING"}}, "stream name '' is empty"),
+        ({"streams": "seen BIGINT"}, "streams='seen BIGINT': give names with columns"),
+        (
+            {"streams": {"seen": "source STRINGG"}},
+            r"streams\['seen'\]='source STRINGG' is not a list",
+        ),
+        ({"streams": {"seen": 7}}, r"streams\['seen'\]=7: give columns as DDL"),
         ({"schema": "a INT, A INT"}, "schema has several columns called 'a'"),
         ({"schema": "at INTERVAL"}, "schema"),
         ({"null_keys": "kept"}, "null_keys='kept' is unknown; did you mean 'keep'"),

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.spark import multiway_join
+from lsmstate.spark import State, multiway_join
 from lsmstate.spark_integration.columns.arrow_substitutes import nullable_parts
 from support.spark_streams import BACKEND
 
@@ -226,7 +226,7 @@ def test_every_column_type_comes_back_as_it_went(spark: Any, tmp_path: Path) -> 
         stream = spark.readStream.schema(rows.schema).parquet(directory)
         streams[name] = stream.withColumn(f"fixed `{name}.", fixed)
     expected = batches["l"].alias("l").join(batches["r"].alias("r"), F.expr("l.k = r.k"))
-    joined = multiway_join(streams, on=["k"], backend=BACKEND, buckets=2)
+    joined = multiway_join(streams, on=["k"], state=State(backend=BACKEND, buckets=2))
     kinds = zip(_kinds(joined.schema), _kinds(expected.schema), strict=True)
     changed = [(ours, theirs) for ours, theirs in kinds if ours != theirs]
     # Spark holds the parts of what comes out of a stateful operator for nullable.
@@ -250,7 +250,7 @@ def test_every_key_type_joins_as_in_sparks_own_batch_join(spark: Any, tmp_path: 
         streams[name] = reader.parquet(directory)
     condition = " AND ".join(f"l.{name} = r.{name}" for name in ["kind", *KEYS])
     expected = spark.sql(f"SELECT * FROM types_l l JOIN types_r r ON {condition}")
-    joined = multiway_join(streams, on=condition, backend=BACKEND, buckets=2)
+    joined = multiway_join(streams, on=condition, state=State(backend=BACKEND, buckets=2))
     assert _kinds(joined.schema) == _kinds(expected.schema)
     got = _streamed(joined, tmp_path)
     assert got == _as_text(expected)
@@ -278,7 +278,7 @@ def test_integers_that_meet_over_a_double_are_compared_as_in_sparks_own_batch_jo
         streams[name] = spark.readStream.schema(kind).parquet(str(tmp_path / name))
     with pytest.raises(InvalidArgumentError, match=r"a.k .* and c.k .* are compared as bigint"):
         multiway_join(streams, on=f"{condition} AND a.k = c.k")
-    joined = multiway_join(streams, on=condition, backend=BACKEND, buckets=2)
+    joined = multiway_join(streams, on=condition, state=State(backend=BACKEND, buckets=2))
     expected = spark.sql(f"SELECT * FROM mixed_a a JOIN mixed_b b JOIN mixed_c c ON {condition}")
     assert _streamed(joined, tmp_path) == _as_text(expected)
     assert expected.count() == 2
@@ -315,7 +315,7 @@ def test_char_columns_are_compared_as_in_sparks_own_batch_join(
     both = " JOIN ".join(f"{table} {name}" for name, table in names.items())
     expected = spark.sql(f"SELECT * FROM {both} ON {condition}")
     streams = {name: spark.readStream.table(table) for name, table in names.items()}
-    joined = multiway_join(streams, on=condition, backend=BACKEND, buckets=1)
+    joined = multiway_join(streams, on=condition, state=State(backend=BACKEND, buckets=1))
     assert [f.metadata for f in joined.schema] == [f.metadata for f in expected.schema]
     got = _streamed(joined, tmp_path)
     assert got == _as_text(expected)
@@ -329,7 +329,7 @@ def test_char_and_varchar_as_types_of_their_own(
     spark.conf.set(setting, "true")
     try:
         streams = {name: spark.readStream.table(tables[0]) for name in "lr"}
-        joined = multiway_join(streams, on=["a", "v", "s"], backend=BACKEND, buckets=1)
+        joined = multiway_join(streams, on=["a", "v", "s"], state=State(backend=BACKEND, buckets=1))
         kinds = [field.dataType for field in joined.schema][:4]
         char_part = T.StructType([T.StructField("c", T.CharType(2))])
         assert kinds == [T.CharType(5), T.VarcharType(4), T.CharType(3), char_part]

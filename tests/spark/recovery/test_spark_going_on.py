@@ -16,6 +16,7 @@ pytest.importorskip("pyspark")
 from pyspark.errors import StreamingQueryException
 
 from lsmstate.spark import multiway_join
+from support.grouped import grouped
 from support.spark_streams import FileStream, assert_same_rows, metric, pieces
 
 pytestmark = pytest.mark.spark
@@ -41,7 +42,7 @@ class Query:
 
     def join(self, **options: Any) -> Any:
         frames = {name: stream.read(self.spark) for name, stream in self.streams.items()}
-        return multiway_join(frames, on="a.a_k = b.b_k", buckets=4, **options)
+        return multiway_join(frames, on="a.a_k = b.b_k", **grouped(buckets=4, **options))
 
     def start(self, joined: Any, write: Any = None) -> Any:
         def keep(batch: Any, number: int) -> None:

@@ -23,6 +23,7 @@ from lsmstate.cli.main import app
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.spark import multiway_join
 from lsmstate.spark_integration.plan.storage import Storage, _from_hadoop
+from support.grouped import grouped
 from support.spark_streams import FileStream, assert_same_rows, committed, pieces, run_to_end
 
 pytestmark = pytest.mark.spark
@@ -60,7 +61,9 @@ def more(streams: dict[str, FileStream]) -> None:
 
 def joined(spark: Any, streams: dict[str, FileStream], **options: Any) -> Any:
     read = {name: stream.read(spark, 2) for name, stream in streams.items()}
-    return multiway_join(read, on="a.a_k = b.b_k", **{"memory": "16m", "buckets": 3, **options})
+    return multiway_join(
+        read, on="a.a_k = b.b_k", **grouped(**{"memory": "16m", "buckets": 3, **options})
+    )
 
 
 def expected(streams: dict[str, FileStream]) -> str:

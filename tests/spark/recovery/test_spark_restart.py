@@ -16,8 +16,9 @@ pytest.importorskip("pyspark")
 
 from pyspark.errors import StreamingQueryException
 
-from lsmstate.spark import multiway_join
+from lsmstate.spark import State, multiway_join
 from lsmstate.spark_integration.catalyst.refusal import refuse
+from support.grouped import grouped
 from support.spark_streams import (
     BACKEND,
     FileStream,
@@ -54,9 +55,7 @@ def join_of(spark: Any, streams: dict[str, FileStream], **options: Any) -> Any:
     return multiway_join(
         {name: stream.read(spark) for name, stream in streams.items()},
         on="a.a_k = b.b_k AND a.a_k = c.c_k",
-        memory="16m",
-        backend=BACKEND,
-        **options,
+        **grouped(memory="16m", backend=BACKEND, **options),
     )
 
 
@@ -206,7 +205,9 @@ def started(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in NAMES:
         FileStream(home / name, KEYS_AND_OTHER).add(pa.table(columns))
     run_to_end(
-        multiway_join(read(spark, home), on=["k"], buckets=4), home / "checkpoint", home / "out"
+        multiway_join(read(spark, home), on=["k"], state=State(buckets=4)),
+        home / "checkpoint",
+        home / "out",
     )
     return home
 
@@ -239,7 +240,8 @@ def test_a_restart_with_another_join_ends_at_its_start(
     """No data arrives, so Spark never plans a batch of it; nor is anything written."""
     before = files_below(started)
     query = start(
-        multiway_join(read(spark, started, **inputs), **{"on": ["k"], **options}), started
+        multiway_join(read(spark, started, **inputs), **grouped(**{"on": ["k"], **options})),
+        started,
     )
     assert not query.isActive
     said = str(query.exception())
@@ -262,7 +264,7 @@ def test_conditions_beside_the_keys_and_pins_are_fixed_by_the_first_start(
     def joined(*conditions: str, **pins: str) -> Any:
         on = " AND ".join(["a.k = b.k", *conditions])
         streams = read(spark, tmp_path, "ab", columns)
-        return multiway_join(streams, on=on, buckets=2, backend=BACKEND, pins=pins)
+        return multiway_join(streams, on=on, pins=pins, state=State(buckets=2, backend=BACKEND))
 
     kept = ("a.k + b.k < 9", "b.at <= a.at + INTERVAL 1 HOUR")
     run_to_end(joined(*kept, rates="1"), tmp_path / "checkpoint", tmp_path / "out")
@@ -290,7 +292,7 @@ def test_after_refusals_the_right_query_goes_on(
 
     def joined(**options: Any) -> Any:
         frames = {name: stream.read(spark) for name, stream in streams.items()}
-        return multiway_join(frames, on=["k"], backend=BACKEND, **options)
+        return multiway_join(frames, on=["k"], **grouped(backend=BACKEND, **options))
 
     run_to_end(joined(buckets=4), tmp_path / "checkpoint", tmp_path / "out")
     streams["a"].add(rows)

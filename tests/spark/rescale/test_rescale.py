@@ -32,6 +32,7 @@ from lsmstate.spark_integration.checkpoint.pinned_settings import Pinned, newest
 from lsmstate.spark_integration.rescale.fill import fill
 from lsmstate.spark_integration.state_reader.query_state import QueryState
 from lsmstate.state_location import bucket_directory_name
+from support.grouped import grouped
 from support.spark_streams import (
     BACKEND,
     FileStream,
@@ -73,7 +74,7 @@ class Query:
     def joined(self, **options: Any) -> Any:
         frames = {name: stream.read(self._spark) for name, stream in self._streams.items()}
         condition = "a.a_k = b.b_k AND a.a_k = c.c_k"
-        return multiway_join(frames, on=condition, memory="16m", **options)
+        return multiway_join(frames, on=condition, **grouped(memory="16m", **options))
 
     def run(self, count: int, **options: Any) -> None:
         self.arrive(count)

@@ -135,7 +135,7 @@ def test_what_a_bucket_saw_is_left_out_where_its_file_is_torn(
     torn = next((tmp_path / "routes").glob(f"seen-*-{seen(2).bucket:06d}-*-a.json"))
     torn.write_bytes(content)
     assert spread(mine.table(PERIOD)).keys() == {"key 1"}
-    assert "1 damaged files, of 2" in caplog.text
+    assert "1 of 2 files are damaged" in caplog.text
     assert torn.name in caplog.text
 
 

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.spark import explain_join, metrics_of, multiway_join, rescale
 from lsmstate.spark_integration.skew.route_tables import PERIOD
+from support.grouped import grouped
 from support.spark_streams import FileStream, assert_same_rows
 
 pytestmark = pytest.mark.spark
@@ -52,7 +53,7 @@ class Query:
     def joined(self) -> Any:
         streams = {name: stream.read(self.spark) for name, stream in self.streams.items()}
         options = {"skew": "spread", "buckets": 4, "memory": "16m", **self.options}
-        return multiway_join(streams, on=["k"], **options)
+        return multiway_join(streams, on=["k"], **grouped(**options))
 
     def run(self) -> list[Any]:
         def keep(rows: Any, batch: int) -> None:
@@ -198,7 +199,7 @@ def test_what_cannot_be_spread_is_refused(spark: Any, tmp_path: Path) -> None:
 
     def refuses(message: str, streams: Any = two, on: Any = "a.k = b.k", **options: Any) -> None:
         with pytest.raises(InvalidArgumentError, match=message):
-            multiway_join(streams, on=on, **{"skew": "spread", **options})
+            multiway_join(streams, on=on, **grouped(**{"skew": "spread", **options}))
 
     refuses("skew='spraed': did you mean 'spread'", skew="spraed")
     three = {**two, "c": a}

@@ -23,7 +23,7 @@ from lsmstate.joins.plan.join_tree import MultiJoin, Node, Source
 from lsmstate.joins.plan.prune import pruned
 from lsmstate.joins.plan.tsc import two_step_convert
 from lsmstate.joins.plan.unions import unions_of_joins
-from lsmstate.spark import streaming_sql
+from lsmstate.spark import State, streaming_sql
 from lsmstate.spark_integration.catalyst.catalyst import Catalyst
 from lsmstate.spark_integration.joins.several import GROUP, rows_column
 from lsmstate.spark_integration.sql.convert import groups_of_one_operator
@@ -158,7 +158,9 @@ def test_streams(spark: Any, tmp_path: Path, seed: int) -> None:
             with pytest.raises(InvalidArgumentError, match="Spark allows one such operator"):
                 streaming_sql(spark, query.sql, strict=True)
             return
-        converted = streaming_sql(spark, query.sql, strict=True, buckets=2, memory="8m")
+        converted = streaming_sql(
+            spark, query.sql, strict=True, state=State(buckets=2, memory="8m")
+        )
         assert converted.is_converted
         found = answer_of(converted, query.mode, tmp_path)
         assert found == in_duckdb(streams, query.sql) == in_batch(spark, streams, query.sql)

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from lsmstate.spark import streaming_sql
+from lsmstate.spark import State, streaming_sql
 from support.spark_streams import FileStream
 from support.sql_views import assert_appends, so_far
 
@@ -39,7 +39,7 @@ def test_one_operator_serves_all_groups_of_joins(
             raise RuntimeError("the sink is away")
 
     def start() -> Any:
-        query = streaming_sql(spark, GROUPS, buckets=3, rows={"l": 300, "o": 150})
+        query = streaming_sql(spark, GROUPS, rows={"l": 300, "o": 150}, state=State(buckets=3))
         staged = query.staged(str(tmp_path))
         joins = ["join of c, o, l", "join of o2, l2, c2", "join of o3, o4"]
         assert [name for name in staged.fragments if name.startswith("join")] == joins
@@ -82,7 +82,7 @@ def test_one_operator_serves_the_groups_of_a_union(
     spark: Any, view_files: dict[str, FileStream], tmp_path: Path
 ):
     """What one branch computes fails for rows of another, whose columns are null there."""
-    query = streaming_sql(spark, UNION, strict=True, buckets=2)
+    query = streaming_sql(spark, UNION, strict=True, state=State(buckets=2))
     assert query.schema == spark.sql(UNION).schema
     explained = query.explain_multiway()
     assert all(f"join {number}:" in explained for number in (1, 2, 3))
@@ -116,7 +116,7 @@ def test_a_union_of_joins_and_other_streams(
         UNION ALL SELECT seg, price FROM cust c JOIN ord o ON c.ck = o.ck
         UNION ALL SELECT note, qty FROM line
         UNION ALL SELECT note, price FROM line l JOIN ord o ON l.ok = o.ok"""
-    query = streaming_sql(spark, sql, strict=True, buckets=2)
+    query = streaming_sql(spark, sql, strict=True, state=State(buckets=2))
     assert query.schema == spark.sql(sql).schema
     assert_appends(query, sql, view_files, tmp_path)
 
@@ -125,7 +125,7 @@ def test_columns_of_a_union_keep_their_comments(spark: Any):
     """Of the first branch, as in Spark."""
     sql = """SELECT upper(seg) AS what, seg FROM cust c JOIN ord o ON c.ck = o.ck
         UNION ALL SELECT note, upper(note) FROM line l JOIN ord o ON l.ok = o.ok"""
-    query = streaming_sql(spark, sql, strict=True, buckets=2)
+    query = streaming_sql(spark, sql, strict=True, state=State(buckets=2))
     assert query.schema == spark.sql(sql).schema
     assert query.schema["seg"].metadata == {"comment": "market"}
 
@@ -137,6 +137,6 @@ def test_functions_in_python_see_no_rows_of_other_joins(spark: Any, calls: tuple
     value, condition = calls
     sql = f"""SELECT {value} AS v FROM ord o JOIN line l ON o.ok = l.ok WHERE {condition}
         UNION ALL SELECT nk FROM cust c JOIN ord o ON o.ck = c.ck"""
-    query = streaming_sql(spark, sql, buckets=2)
+    query = streaming_sql(spark, sql, state=State(buckets=2))
     assert query.is_converted
     assert "another group of 2 inputs, which is no smaller" in query.note

@@ -14,7 +14,7 @@ from pyspark.errors import AnalysisException
 from pyspark.logger import PySparkLogger
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.spark import streaming_sql, to_multiway
+from lsmstate.spark import State, streaming_sql, to_multiway
 from support.spark_streams import FileStream
 from support.sql_views import (
     assert_appends,
@@ -40,7 +40,7 @@ WHERE l.qty + c.nk < 9 AND (seg = 's1' OR o.twice > 30)"""
 
 def test_everything_around_the_joins(spark: Any, view_files: dict[str, FileStream], tmp_path: Path):
     """CTE, view, filters, projections, expressions as keys, a self-join and a static table."""
-    query = streaming_sql(spark, AROUND, buckets=4, memory="8m")
+    query = streaming_sql(spark, AROUND, state=State(buckets=4, memory="8m"))
     assert query.is_converted
     assert query.note == ""
     assert query.schema == spark.sql(AROUND).schema
@@ -58,7 +58,7 @@ def test_aggregate_sort_and_limit_in_complete_mode(
     spark: Any, view_files: dict[str, FileStream], tmp_path: Path
 ):
     """Spark itself runs no join of streams in complete mode. Only what is read is kept."""
-    query = streaming_sql(spark, TOP, buckets=4, rows={"line": 2})
+    query = streaming_sql(spark, TOP, rows={"line": 2}, state=State(buckets=4))
     assert [line.partition(": ")[2] for line in signature_of(query).splitlines()[:3]] == [
         "cust(seg, key_1 = Cast[long](ck@0))",
         "ord(ok, ck, price)",
@@ -74,7 +74,7 @@ def test_aggregate_in_update_mode(spark: Any, view_files: dict[str, FileStream],
     sql = """WITH o AS (SELECT ok, ck, price FROM ord WHERE price > 5)
         SELECT a.ok, count(*) AS n, max(b.price) AS most
         FROM o a JOIN line l ON l.ok = a.ok JOIN o b ON b.ok = a.ok GROUP BY a.ok"""
-    query = streaming_sql(spark, sql, strict=True, buckets=4)
+    query = streaming_sql(spark, sql, strict=True, state=State(buckets=4))
     newest = {row[0]: row for batch in run(query, tmp_path, "update") for row in batch}
     assert sorted(newest.values()) == sorted(in_duckdb(view_files, sql))
 
@@ -84,7 +84,7 @@ def test_update_mode_without_an_aggregate(
 ):
     """Spark streams such joins in update mode, and the operator does not: append is the same."""
     sql = "SELECT l.ok, price, qty FROM ord o JOIN line l ON o.ok = l.ok"
-    query = streaming_sql(spark, sql, strict=True, buckets=2)
+    query = streaming_sql(spark, sql, strict=True, state=State(buckets=2))
     found = Counter(rows_of(run(query, tmp_path, "update")))
     assert found == Counter(in_duckdb(view_files, sql))
     assert len(found) > 20
@@ -110,7 +110,7 @@ def test_the_signature_says_the_same_in_every_session(spark: Any):
         sql = f"""SELECT {columns} FROM ord o JOIN line l
             ON concat(encode(o.ok, 'utf-8'), X'0102') = concat(encode(l.ok, 'utf-8'), X'0102')
             AND date_format(date_from_unix_date(price), 'y') = regexp_replace(note, 'n', '1')"""
-        return signature_of(streaming_sql(spark, sql, strict=True, buckets=2))
+        return signature_of(streaming_sql(spark, sql, strict=True, state=State(buckets=2)))
 
     one = pinned("price, note, ck, qty")
     assert "X'0102'" in one
@@ -138,7 +138,7 @@ def test_dataframe_with_drop_duplicates(
         .select(line.ok, "seg")
         .dropDuplicates()
     )
-    query = to_multiway(df, buckets=4)
+    query = to_multiway(df, state=State(buckets=4))
     assert query.is_converted
     assert query.schema == df.schema
     sql = """SELECT DISTINCT l.ok, seg FROM cust c JOIN ord o ON c.ck = o.ck
@@ -151,7 +151,7 @@ def test_a_checkpoint_of_another_join_is_refused(
 ):
     def query(key: str, columns: str = "seg, price, note") -> Any:
         sql = f"SELECT {columns} FROM cust, ord, line WHERE cust.ck = ord.ck AND {key} = line.ok"
-        return streaming_sql(spark, sql, buckets=2)
+        return streaming_sql(spark, sql, state=State(buckets=2))
 
     run(query("ord.ok"), tmp_path)
     run(query("ord.ok", "concat(seg, note), price"), tmp_path)  # the same join, used otherwise
@@ -212,7 +212,7 @@ def test_what_is_left_to_spark(spark: Any, caplog: pytest.LogCaptureFixture, tmp
 )
 def test_joins_that_spark_would_fail_as_it_runs_are_refused(spark: Any, joins: str):
     """Its check of streaming queries takes them, its planner does not."""
-    query = streaming_sql(spark, f"SELECT c.seg, o.price FROM {joins}", buckets=2)
+    query = streaming_sql(spark, f"SELECT c.seg, o.price FROM {joins}", state=State(buckets=2))
     assert not query.is_converted
     assert "no equality links the two sides" in query.note
     with pytest.raises(InvalidArgumentError, match=r"without equality predicate.*staged\(path\)"):
@@ -227,7 +227,7 @@ def test_columns_that_would_have_one_name(
         FROM (SELECT ck AS id, seg AS name FROM cust) c
         JOIN (SELECT ok AS id, ck AS c_id FROM ord) o ON c.id = o.c_id
         JOIN (SELECT ok AS o_id, qty FROM line) l ON l.o_id = o.id"""
-    query = streaming_sql(spark, sql, strict=True, buckets=2)
+    query = streaming_sql(spark, sql, strict=True, state=State(buckets=2))
     assert query.is_converted
     assert_appends(query, sql, view_files, tmp_path)
 
@@ -263,7 +263,7 @@ def test_windows_in_append_mode_through_a_pause_of_the_join(spark: Any, tmp_path
     views.add(*(pa.table({"k": [k, k], "v": [k, 2 * k]}, pa.schema(kinds)) for k in (1, 2, 3)))
     clicks.read(spark).withWatermark("at", "5 minutes").createOrReplaceTempView("clicks")
     views.read(spark).createOrReplaceTempView("views")
-    converted = streaming_sql(spark, sql, strict=True, buckets=2)
+    converted = streaming_sql(spark, sql, strict=True, state=State(buckets=2))
     assert converted.is_converted
     found = run(converted, tmp_path / "converted")
     expected = run(spark.sql(sql), tmp_path / "spark")
@@ -294,7 +294,7 @@ def test_staged_answers_after_every_micro_batch(
             raise RuntimeError("the sink is away")
 
     def start() -> Any:
-        staged = streaming_sql(spark, LARGE, buckets=2).staged(str(tmp_path))
+        staged = streaming_sql(spark, LARGE, state=State(buckets=2)).staged(str(tmp_path))
         assert staged.fragments == ("join of c, o, l", "ord", "line")
         return staged.start(keep, trigger={"availableNow": True})
 
@@ -306,7 +306,7 @@ def test_staged_answers_after_every_micro_batch(
         assert answers[number] == so_far(view_files, number + 1, LARGE)
     assert len(answers[2]) > 5
     for changed in ("c.ck = o.ck + 1", "c.ck = o.ck AND c.ck < 40"):
-        other = streaming_sql(spark, LARGE.replace("c.ck = o.ck", changed), buckets=2)
+        other = streaming_sql(spark, LARGE.replace("c.ck = o.ck", changed), state=State(buckets=2))
         with pytest.raises(InvalidArgumentError, match="belongs to a query with the fragments"):
             other.staged(str(tmp_path)).start(keep)
 

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.spark import streaming_sql, to_multiway
+from lsmstate.spark import State, Time, streaming_sql, to_multiway
 from lsmstate.spark_integration.catalyst.catalyst import Catalyst, analyzed_plan, items
 from support.spark_streams import FileStream
 from support.sql_views import assert_appends, rows_of, run, signature_of, so_far
@@ -45,7 +45,7 @@ def watched(spark: Any, *streams: FileStream) -> None:
 def test_columns_keep_their_ids(spark: Any):
     """A DataFrame's own columns are found in what became of it."""
     df = spark.table("cust").join(spark.table("ord"), "ck").select("seg", "price")
-    query = to_multiway(df, strict=True, buckets=2)
+    query = to_multiway(df, strict=True, state=State(buckets=2))
     assert query.select(df["seg"], df.price + 1).schema.names == ["seg", "(price + 1)"]
     before, after = (items(analyzed_plan(frame).output()) for frame in (df, query.dataframe))
     assert [a.exprId().id() for a in after] == [a.exprId().id() for a in before]
@@ -54,7 +54,7 @@ def test_columns_keep_their_ids(spark: Any):
 def test_the_clock_stays_a_question(spark: Any):
     """The optimized plan would have its answer, for all micro-batches."""
     sql = "SELECT current_timestamp() AS now FROM ord o JOIN line l ON o.ok = l.ok"
-    query = streaming_sql(spark, sql, strict=True, buckets=2)
+    query = streaming_sql(spark, sql, strict=True, state=State(buckets=2))
     assert "current_timestamp() AS now" in analyzed_plan(query.dataframe).toString()
 
 
@@ -89,14 +89,16 @@ PAIRS = "SELECT x.seg, x.price, y.ok FROM priced x JOIN priced y ON x.ok = y.ok"
 def test_a_join_that_is_used_twice_is_one_operator(spark: Any):
     """As a view, as a clause, and beside itself; or a refusal that names staged mode."""
     spark.sql(CLAUSE).createOrReplaceTempView("priced")
-    query = streaming_sql(spark, PAIRS, strict=True, buckets=2)
+    query = streaming_sql(spark, PAIRS, strict=True, state=State(buckets=2))
     assert "of 4 inputs" in query.explain_multiway()
     clauses = f"WITH priced AS ({CLAUSE}) {PAIRS}"
-    assert signature_of(streaming_sql(spark, clauses, strict=True, buckets=2)) == signature_of(
-        query
-    )
+    assert signature_of(
+        streaming_sql(spark, clauses, strict=True, state=State(buckets=2))
+    ) == signature_of(query)
     one_after_the_other = "SELECT ok FROM priced UNION ALL SELECT price FROM priced"
-    assert streaming_sql(spark, one_after_the_other, strict=True, buckets=2).is_converted
+    assert streaming_sql(
+        spark, one_after_the_other, strict=True, state=State(buckets=2)
+    ).is_converted
     compared = "SELECT ok FROM priced WHERE price > (SELECT avg(price) FROM priced)"
     with pytest.raises(InvalidArgumentError, match=r"staged\(path\)"):
         _ = streaming_sql(spark, compared).dataframe
@@ -108,7 +110,9 @@ def test_the_rows_of_a_join_that_is_used_twice(
     spark: Any, view_files: dict[str, FileStream], tmp_path: Path
 ):
     sql = f"WITH priced AS ({CLAUSE}) {PAIRS}"
-    assert_appends(streaming_sql(spark, sql, strict=True, buckets=2), sql, view_files, tmp_path)
+    assert_appends(
+        streaming_sql(spark, sql, strict=True, state=State(buckets=2)), sql, view_files, tmp_path
+    )
 
 
 def test_sizes_decide_the_shares(spark: Any, tmp_path: Path):
@@ -121,7 +125,7 @@ def test_sizes_decide_the_shares(spark: Any, tmp_path: Path):
     sql = "SELECT k FROM big, middle, small WHERE big.j = middle.j AND middle.i = small.i"
 
     def shares(**hints: int) -> str:
-        query = streaming_sql(spark, sql, strict=True, buckets=8, rows=hints)
+        query = streaming_sql(spark, sql, strict=True, rows=hints, state=State(buckets=8))
         return next(line for line in query.explain_multiway().splitlines() if "shares" in line)
 
     assert "big.j 8;" in shares()
@@ -139,13 +143,15 @@ def test_late_rows_of_an_interval(spark: Any, tmp_path: Path):
     b = events(tmp_path, "b", [(1, 1), (2, 2)], [(8, 300)], [(8, 301)], [(2, 3)])
     watched(spark, a, b)
     sparks = Counter(rows_of(run(spark.sql(LATE), tmp_path / "spark")))
-    query = streaming_sql(spark, LATE, strict=True, buckets=2)
+    query = streaming_sql(spark, LATE, strict=True, state=State(buckets=2))
     found = Counter(rows_of(run(query, tmp_path / "all")))
     assert sum(sparks.values()) == 2
     assert sum((found - sparks).values()) == 2, "the late rows"
     assert not sparks - found
     kept = {"a": "10 minutes", "b": "10 minutes"}
-    query = streaming_sql(spark, LATE, strict=True, buckets=2, retention=kept)
+    query = streaming_sql(
+        spark, LATE, strict=True, time=Time(retention=kept), state=State(buckets=2)
+    )
     assert Counter(rows_of(run(query, tmp_path / "kept"))) == sparks
 
 
@@ -158,7 +164,7 @@ def test_a_semi_join_above_the_group_is_planned(spark: Any, tmp_path: Path, caps
     """Spark moves it into the union that carries the watermark, where its keys are null."""
     streams = [events(tmp_path, name, [(1, 0)]) for name in "abc"]
     watched(spark, *streams)
-    query = streaming_sql(spark, SEMI, buckets=2)
+    query = streaming_sql(spark, SEMI, state=State(buckets=2))
     assert query.is_converted
     query.explain()
     assert "StreamingSymmetricHashJoin" in capsys.readouterr().out
@@ -174,7 +180,7 @@ def test_joins_of_other_types_above_the_group(spark: Any, tmp_path: Path, kind: 
     watched(spark, a, c)
     b.read(spark).createOrReplaceTempView("b")
     sql = SEMI if kind == "LEFT SEMI" else ABOVE.format(kind)
-    query = streaming_sql(spark, sql, buckets=2)
+    query = streaming_sql(spark, sql, state=State(buckets=2))
     assert query.is_converted
     assert "only inner joins are merged" in query.note
     found = Counter(rows_of(run(query, tmp_path / "converted")))
@@ -202,7 +208,7 @@ def test_staged_mode_without_joins_to_merge(
     def keep(df: Any, number: int) -> None:
         answers[number] = [tuple(row) for row in df.collect()]
 
-    staged = streaming_sql(spark, sql, buckets=2).staged(str(tmp_path))
+    staged = streaming_sql(spark, sql, state=State(buckets=2)).staged(str(tmp_path))
     staged.start(keep, trigger={"availableNow": True}).awaitTermination()
     in_duckdb = sql.replace("LEFT SEMI", "SEMI").replace("LEFT ANTI", "ANTI")
     assert len(answers) == 3

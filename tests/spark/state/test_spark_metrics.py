@@ -22,6 +22,7 @@ from lsmstate.spark import (
     PrometheusListener,
     QueryMetrics,
     QueryState,
+    State,
     metrics_of,
     multiway_join,
 )
@@ -108,7 +109,7 @@ def keys(*values: int) -> pa.Table:
 def start(spark: Any, home: Path, name: str, buckets: int) -> Any:
     streams = {s: FileStream(home / s, "k BIGINT") for s in "ab"}
     frames = {s: stream.read(spark) for s, stream in streams.items()}
-    joined = multiway_join(frames, on=["k"], buckets=buckets, memory=CAP)
+    joined = multiway_join(frames, on=["k"], state=State(buckets=buckets, memory=CAP))
     writer = joined.writeStream.format("noop").queryName(name)
     return writer.option("checkpointLocation", str(home / "checkpoint")).start()
 

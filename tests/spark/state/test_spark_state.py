@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 import pyspark_lsmstate
 from lsmstate.cli.main import app
 from lsmstate.errors import CorruptionError, InvalidArgumentError
-from lsmstate.spark import QueryState, multiway_join, register
+from lsmstate.spark import QueryState, State, multiway_join, register
 from lsmstate.spark_integration.checkpoint.pinned_settings import adopt_or_pin
 from lsmstate.spark_integration.plan.stateful_plan import Wanted
 from lsmstate.spark_integration.state_reader.data_source import StateDataSource
@@ -98,7 +98,7 @@ def home(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(spark: Any, streams: dict[str, FileStream], place: Path) -> None:
     frames = {name: stream.read(spark) for name, stream in streams.items()}
-    joined = multiway_join(frames, on="l.id = r.ref", buckets=3)
+    joined = multiway_join(frames, on="l.id = r.ref", state=State(buckets=3))
     assert run_to_end(joined, place, place.with_name(place.name + "-out")).exception() is None
 
 

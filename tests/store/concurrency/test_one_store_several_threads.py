@@ -10,7 +10,7 @@ import pytest
 
 from lsmstate.errors import InvalidArgumentError, StoreClosedError
 from lsmstate.expiry_rules import Expiry
-from lsmstate.join import MultiwayJoin
+from lsmstate.join import MultiwayJoin, State
 from lsmstate.mapping import StoreMapping
 from lsmstate.opening import BACKENDS, open_attempt, open_store
 from lsmstate.store import Mutation, StreamSchema
@@ -252,7 +252,9 @@ def test_batches_of_several_threads_are_joined_or_refused(backend, algorithm):
     lock = threading.Lock()
     found, sent, refusals = [], {"a": [], "b": []}, []
 
-    with MultiwayJoin(streams, on="a.k = b.k", backend=backend, algorithm=algorithm) as join:
+    with MultiwayJoin(
+        streams, on="a.k = b.k", algorithm=algorithm, state=State(backend=backend)
+    ) as join:
 
         def work(stream, number):
             for i in range(EACH):

@@ -11,8 +11,9 @@ import pytest
 import lsmstate
 from lsmstate import Expiry, InvalidArgumentError, Mutation, StoreMapping, StreamSchema, open_store
 from lsmstate.cython_ext.errors import MOST_MESSAGE, CorruptionError
-from lsmstate.join import MultiwayJoin
+from lsmstate.join import MultiwayJoin, State
 from lsmstate.opening import BACKENDS, open_attempt, open_checkpoint, open_commit
+from support.grouped import grouped
 
 KEY = pa.schema([("k", pa.int64())])
 TEXT = pa.schema([("k", pa.string())])
@@ -87,14 +88,14 @@ def test_a_store_needs_key_columns_and_no_others(opened, backend):
         ({"piece_bytes": -1}, "piece_bytes=-1: must be at least 1"),
         ({"backend": None}, "backend=None is unknown"),
         ({"algorithm": None}, "algorithm=None is unknown"),
-        ({"path": 5}, "path=5 is a int; give a path"),
-        ({"path": ""}, "path='' is no path; name a local directory"),
-        ({"path": "a\0b"}, "is no path; name a local directory"),
+        ({"state_dir": 5}, "state_dir=5 is a int; give a path"),
+        ({"state_dir": ""}, "state_dir='' is no path; name a local directory"),
+        ({"state_dir": "a\0b"}, "is no path; name a local directory"),
     ],
 )
 def test_arguments_of_other_types_are_refused(change, word):
     given = {"streams": TWO, "on": "a.k = b.k", **change}
-    refused(lambda: MultiwayJoin(**given), word)
+    refused(lambda: MultiwayJoin(**grouped(**given)), word)
 
 
 # URLs -------------------------------------------------------------------------------------
@@ -109,7 +110,11 @@ def test_a_url_is_no_local_directory(tmp_path, monkeypatch, url):
     remedy = "is a URL, but the state lies in a local directory; give a local path"
     for backend in BACKENDS:
         refused(lambda b=backend: open_store(url, streams, backend=b), "directory='", remedy)
-        refused(lambda b=backend: MultiwayJoin(TWO, ["k"], path=url, backend=b), "path='", remedy)
+        refused(
+            lambda b=backend: MultiwayJoin(TWO, ["k"], state=State(state_dir=url, backend=b)),
+            "state_dir='",
+            remedy,
+        )
         refused(
             lambda b=backend: open_attempt(url, streams, backend=b, batch_id=0, attempt_id="a"),
             remedy,
@@ -189,7 +194,7 @@ def test_messages_do_not_repeat_long_values(opened, tmp_path):
         lambda: MultiwayJoin(TWO, "a.k = b." + HUGE),
         lambda: MultiwayJoin(TWO, "a.k = b.k AND '" + HUGE),
         lambda: MultiwayJoin(TWO, ["k"], how=HUGE),
-        lambda: MultiwayJoin(TWO, ["k"], memory=HUGE),
+        lambda: MultiwayJoin(TWO, ["k"], state=State(memory=HUGE)),
         lambda: store.append("s", pa.record_batch([[1]], names=[HUGE]), None),
     ):
         refused(call)

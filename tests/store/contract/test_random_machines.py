@@ -9,7 +9,7 @@ import pytest
 
 from lsmstate import opening as backends
 from lsmstate.expiry_rules import Expiry
-from lsmstate.lsm import version_set as run_set
+from lsmstate.lsm import version_set
 from lsmstate.options import KIB, MIB, Options
 from lsmstate.process.background_worker import worker
 from lsmstate.store import StreamSchema
@@ -92,7 +92,9 @@ def write_something(store, rows, stream):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_attempts_that_go_back_and_leave_merges_half_done(tmp_path, monkeypatch, seed):
     chance = random.Random(seed)
-    monkeypatch.setattr(run_set, "LEAST_MERGE_BYTES", chance.choice([1 << 12, 1 << 16, 1 << 20]))
+    monkeypatch.setattr(
+        version_set, "LEAST_MERGE_BYTES", chance.choice([1 << 12, 1 << 16, 1 << 20])
+    )
     options = Options(
         memory_bytes=8 * MIB,
         memtable_bytes=256 * KIB,

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from lsmstate.errors import CorruptionError, StoreClosedError
-from lsmstate.join import MultiwayJoin
+from lsmstate.join import MultiwayJoin, State
 from lsmstate.lsm.directory_lock import check_unowned
 from lsmstate.memory_backend import store as memory_store
 from lsmstate.opening import BACKENDS, open_attempt, open_checkpoint, open_store
@@ -245,7 +245,9 @@ def test_a_join_is_closed_after_an_error(tmp_path, monkeypatch, backend):
     schema = pa.schema([("k", pa.int64())])
 
     def opened(path):
-        return MultiwayJoin({"a": schema, "b": schema}, on="a.k = b.k", backend=backend, path=path)
+        return MultiwayJoin(
+            {"a": schema, "b": schema}, on="a.k = b.k", state=State(backend=backend, state_dir=path)
+        )
 
     for path in (None, str(tmp_path / "kept")):
         join = opened(path)

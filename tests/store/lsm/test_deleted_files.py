@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.join import MultiwayJoin
+from lsmstate.join import MultiwayJoin, State
 from lsmstate.lsm.store import LsmStore
 from lsmstate.opening import BACKENDS, open_attempt, open_checkpoint, open_commit, open_store
 from lsmstate.options import KIB, MIB, Options
@@ -70,10 +70,9 @@ def test_a_temporary_join_leaves_no_open_file(backend, algorithm, is_read):
         join = MultiwayJoin(
             tables,
             "a.k = b.k",
-            memory="24m",
-            backend=backend,
             algorithm=algorithm,
             piece_bytes=1000,
+            state=State(memory="24m", backend=backend),
         )
         for number in range(8):
             list(join.process("a", rows_of(2000 * number)))
@@ -126,11 +125,13 @@ def test_a_refused_opening_leaves_no_open_file(tmp_path):
         open_store(place, [other], options=SMALL)
     shutil.rmtree(place)
     tables = {"a": ROWS, "b": ROWS}
-    with MultiwayJoin(tables, "a.k = b.k", path=str(place), memory="24m") as join:
+    with MultiwayJoin(tables, "a.k = b.k", state=State(state_dir=str(place), memory="24m")) as join:
         list(join.process("a", rows_of(0)))
         join.commit()
     with pytest.raises(InvalidArgumentError, match="belongs to a join"):
-        MultiwayJoin(tables, "a.k = b.k AND a.text = b.text", path=str(place), memory="24m")
+        MultiwayJoin(
+            tables, "a.k = b.k AND a.text = b.text", state=State(state_dir=str(place), memory="24m")
+        )
     shutil.rmtree(place)
 
 

@@ -8,7 +8,7 @@ import pytest
 from lsmstate.cython_ext.base.file import set_fault_hook
 from lsmstate.errors import CorruptionError
 from lsmstate.lsm import table_writer as table_files
-from lsmstate.lsm import version_set as run_set
+from lsmstate.lsm import version_set
 from lsmstate.lsm.jobs import Merge
 from lsmstate.process.background_worker import SLICE_BYTES
 from support.partial_merge_cases import OPTIONS, Attempts
@@ -55,8 +55,8 @@ def test_no_commit_waits_for_a_whole_merge(tmp_path):
 
 def test_runs_are_bounded_however_little_is_paid(tmp_path, monkeypatch):
     """``max_runs`` and the last commit's, all of which one merge may hold, and as many newer."""
-    monkeypatch.setattr(run_set, "LEAST_MERGE_BYTES", 1)
-    monkeypatch.setattr(run_set, "MERGES_PER_WRITE", 0)
+    monkeypatch.setattr(version_set, "LEAST_MERGE_BYTES", 1)
+    monkeypatch.setattr(version_set, "MERGES_PER_WRITE", 0)
     attempts = Attempts(tmp_path)
     runs = [attempts.batch()["runs"] for _ in range(120)]
     assert OPTIONS.most_runs < max(runs) <= 2 * OPTIONS.max_runs + 1
@@ -101,8 +101,8 @@ def test_no_merge_is_begun_for_nothing(tmp_path, monkeypatch, most_runs):
         begun.append(merge)
 
     monkeypatch.setattr(Merge, "__init__", spied)
-    monkeypatch.setattr(run_set, "LEAST_MERGE_BYTES", 20_000)
-    monkeypatch.setattr(run_set, "MERGES_PER_WRITE", 1)
+    monkeypatch.setattr(version_set, "LEAST_MERGE_BYTES", 20_000)
+    monkeypatch.setattr(version_set, "MERGES_PER_WRITE", 1)
     attempts = Attempts(tmp_path, dataclasses.replace(OPTIONS, max_runs=most_runs))
     merges = 0
     for _ in range(60):

@@ -11,8 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 
-from lsmstate.lsm import retractions
-from lsmstate.lsm import version_set as run_set
+from lsmstate.lsm import retractions, version_set
 from lsmstate.lsm.store import LsmStore
 from lsmstate.memory_backend.store import MemoryStore
 from lsmstate.options import KIB, MIB, Options
@@ -300,10 +299,10 @@ def test_merges_that_attempts_leave_half_done_lose_what_was_retracted(
     tmp_path, monkeypatch, begun_without
 ):
     """One that an earlier release began keeps rows and retractions to its end."""
-    monkeypatch.setattr(run_set, "LEAST_MERGE_BYTES", 20 * KIB)
-    monkeypatch.setattr(run_set, "MIB", 20 * KIB)
-    monkeypatch.setattr(run_set, "MERGES_PER_WRITE", 0)
-    monkeypatch.setattr(run_set, "hold_hidden", lambda *_: not begun_without)
+    monkeypatch.setattr(version_set, "LEAST_MERGE_BYTES", 20 * KIB)
+    monkeypatch.setattr(version_set, "MIB", 20 * KIB)
+    monkeypatch.setattr(version_set, "MERGES_PER_WRITE", 0)
+    monkeypatch.setattr(version_set, "hold_hidden", lambda *_: not begun_without)
     options = Options(memory_bytes=8 * MIB, fanout=2, compression="none", bottom_compression="none")
     many = range(4000)
     gone = [n for n in many if n % 3]
@@ -319,7 +318,7 @@ def test_merges_that_attempts_leave_half_done_lose_what_was_retracted(
             assert ids(scanned(store, "customers")) == expected
             left += store._runs._merge is not None
             if left == 1:  # a newer release goes on with it
-                monkeypatch.setattr(run_set, "hold_hidden", lambda *_: True)
+                monkeypatch.setattr(version_set, "hold_hidden", lambda *_: True)
             store.append("returns", returns(number), keys_of(number))
             pointer = store.commit()
             if store._runs.version.runs[0].level:

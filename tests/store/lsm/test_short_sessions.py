@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from lsmstate.expiry_rules import Expiry
-from lsmstate.join import MultiwayJoin
+from lsmstate.join import MultiwayJoin, State
 from lsmstate.lsm.file_names import parse_numbered
 from lsmstate.lsm.store import LsmStore
 from lsmstate.lsm.version_set import RunSet
@@ -150,7 +150,10 @@ def test_a_join_that_is_reopened_for_each_row_leaves_few_runs(tmp_path, algorith
 
     def opened() -> MultiwayJoin:
         return MultiwayJoin(
-            tables, "a.k = b.k", path=str(tmp_path), memory="6m", algorithm=algorithm
+            tables,
+            "a.k = b.k",
+            algorithm=algorithm,
+            state=State(state_dir=str(tmp_path), memory="6m"),
         )
 
     for session in range(SESSIONS):
