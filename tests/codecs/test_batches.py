@@ -129,7 +129,7 @@ def test_declared_dictionaries_and_views(kind: pa.DataType) -> None:
         (5, "rows: given a int; give a pyarrow, polars or pandas table"),
         ("id", "rows: given a str; give"),
         (None, "rows: given a NoneType; give"),
-        ((row for row in ()), "rows: given a generator; give"),
+        pytest.param((row for row in ()), "rows: given a generator; give", id="generator"),
         ([1, 2], "rows: row 0 is 1, a int; give"),
         (["x" * 1000], r"rows: row 0 is 'x{79}\.\.\., a str; give"),
         (pa.array([1]), "rows: a Int64Array that is no table of columns"),
