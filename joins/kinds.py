@@ -72,10 +72,17 @@ _KINDS: dict[type, Kind] = {}
 def register(kind: Kind) -> None:
     """Add a kind of join. InvalidArgumentError if another one has its name or its spec."""
     for known in _KINDS.values():
-        if known != kind and (known.name == kind.name or known.spec is kind.spec):
+        names = {known.name, known.spec.__name__} & {kind.name, kind.spec.__name__}
+        if known != kind and names:
             raise InvalidArgumentError(
                 f"a kind of join called {known.name!r} with the spec {known.spec.__name__} is "
                 f"registered already; give {kind.name!r} another name and a spec of its own"
+            )
+    for counter in kind.counters:
+        if not (counter.isidentifier() and counter.isascii()):
+            raise InvalidArgumentError(
+                f"kind of join {kind.name!r}: the counter {counter!r} is no name; write it with "
+                "letters, digits and underscores"
             )
     _KINDS[kind.spec] = kind
 

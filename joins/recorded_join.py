@@ -19,6 +19,8 @@ from lsmstate.tools.recorded_streams import kept_streams
 
 FILE_NAME: Final = "join.json"
 _VERSION: Final = 1
+#: Under which the join's description stands in the file.
+_JOIN: Final = "join"
 _MOST_BYTES: Final = 16 << 20
 
 
@@ -35,8 +37,10 @@ class KeptJoin:
     ) -> None:
         """``filters``: the conditions of an inner join that are neither keys nor intervals."""
         self._path = os.path.join(directory, FILE_NAME)
-        self._asked = {**spec.described(), "conditions": sorted(filters)}
-        self._spec = spec
+        described = {**spec.described(), "conditions": sorted(filters)}
+        #: As JSON has it, so that what is read back is equal.
+        self._asked = json.loads(json.dumps(described))
+        self._pinned = pinned(spec)
         #: Whether there is a state at all. A join's file without one says nothing.
         self._has_state = kept_streams(directory, backend=backend) is not None
         self._kept: dict[str, Any] | None = None
@@ -51,11 +55,11 @@ class KeptJoin:
         # A file of a release that had no such conditions.
         kept = {"conditions": [], **self._kept}
         others = [name for name, asked in self._asked.items() if kept.get(name) != asked]
-        if others:
-            had, asked = (
-                ", ".join(f"{name}: {told.get(name)}" for name in others)
-                for told in (kept, self._asked)
-            )
+        had_kind, kind = kept.get(_JOIN, self._pinned)["kind"], self._pinned["kind"]
+        if others or had_kind != kind:
+            told = [{**kept, "kind": had_kind}, {**self._asked, "kind": kind}]
+            others = others or ["kind"]
+            had, asked = (", ".join(f"{n}: {each.get(n)}" for n in others) for each in told)
             raise InvalidArgumentError(
                 f"{self._path}: the state belongs to a join with {had}, and this join has {asked}; "
                 "open the state with the join it was made with, or give another directory"
@@ -72,7 +76,7 @@ class KeptJoin:
         file = AppendFile(new)
         try:
             text = json.dumps(
-                {"format": _VERSION, **self._asked, **pinned(self._spec)}, ensure_ascii=True
+                {**self._asked, "format": _VERSION, _JOIN: self._pinned}, ensure_ascii=True
             )
             file.append(seal_text(text.encode()))
             file.sync()

@@ -13,7 +13,9 @@ from lsmstate.joins.protocols import Batch, Context, Spec
 from lsmstate.joins.recorded_join import KeptJoin
 from lsmstate.opening import open_store
 from lsmstate.options import Options, parse_bytes
+from lsmstate.schema.batches import arrow_batch, as_batch
 from lsmstate.stats import StoreStats
+from lsmstate.store import BatchLike
 
 
 class SpecJoin:
@@ -63,14 +65,24 @@ class SpecJoin:
             self._join = local_join(spec, self.store, context)
             self._opened = opened.pop_all()
 
-    def process(self, stream: str, rows: pa.RecordBatch) -> Results:
-        """Store a batch, and return its new results; see ``LocalJoin.process``."""
-        return self._join.process(Batch(stream, rows))
+    def process(self, stream: str, rows: BatchLike) -> Results:
+        """Store a batch of any kind, and return its new results; see ``LocalJoin.process``."""
+        self.spec.check_stream(stream)
+        call = f"process({stream!r})"
+        if stream in getattr(self.spec, "operations", {}):
+            batch = arrow_batch(rows, call)  # with the operation column, which is not stored
+        else:
+            batch = as_batch(rows, self.spec.streams[stream], call)
+        return self._shown(self._join.process(Batch(stream, batch)))
 
     def advance(self, watermark_us: int) -> Results:
         """Set the watermark, in microseconds since 1970, and return the results that are now
         final."""
-        return self._join.advance(watermark_us)
+        return self._shown(self._join.advance(watermark_us))
+
+    def _shown(self, results: Results) -> Results:
+        results.schema = self.spec.output_schema
+        return results
 
     @property
     def counts(self) -> Mapping[str, int]:

@@ -68,8 +68,15 @@ class BicliqueRouting:
         return {UNITS: {name: list(units) for name, units in self.units.items()}}
 
     def settled(self, buckets: int, adopted: Mapping[str, Any]) -> "BicliqueRouting":
-        """The routing by the units that the first start fixed."""
+        """The routing by the units that the first start fixed. InvalidArgumentError if they are
+        more than the buckets."""
         found = {name: (first, count) for name, (first, count) in adopted[UNITS].items()}
+        needed = sum(count for _, count in found.values())
+        if needed > buckets:
+            raise InvalidArgumentError(
+                f"the units of the streams {', '.join(found)} need {needed} buckets, there are "
+                f"{buckets}; give the number of buckets that the units were dealt from"
+            )
         return replace(self, units=found)
 
     def router(

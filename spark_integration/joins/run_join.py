@@ -71,7 +71,8 @@ def run_join(
         bucket: Bucket, batches: Iterator[InputBatch], store: MultimapStore
     ) -> Iterator[pa.RecordBatch | Picked]:
         context = Context(
-            bucket=bucket.number,
+            bucket=bucket.place,
+            buckets=bucket.buckets,
             micro_batch=bucket.batch_id,
             watermark_us=bucket.watermark_us,
             unmatched=unmatched,

@@ -1,5 +1,6 @@
 """A join of any kind as a stateful operator, from its spec and its routing."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -40,7 +41,9 @@ def spec_operator(
     Returns:
         The streaming DataFrame of the results.
     """
-    settings = {"join": dict(spec.described()), **pinned_inputs(inputs, options)}
+    described = {"kind": kind_of(spec).name, **spec.described()}
+    # As JSON has it, so that what a later start reads back is equal.
+    settings = {"join": json.loads(json.dumps(described)), **pinned_inputs(inputs, options)}
     plan = plan_of(spec, inputs, routing, options, settings, operator, explanation)
     function = run_join(spec, plan.inputs)
     return stateful_operator(plan, inputs, function, all_columns(inputs))

@@ -37,6 +37,10 @@ class Bucket:
     """The watermark in microseconds since 1970. None: there is none yet, or the operator does not
     watch it."""
     tally: Tally = field(default_factory=Tally, compare=False)
+    place: int = 0
+    """The bucket among all of them, from 0; a routing names it by this."""
+    buckets: int = 1
+    """How many buckets there are."""
 
 
 class InputBatch(NamedTuple):

@@ -26,8 +26,10 @@ def configure(builder: "SparkSession.Builder") -> "SparkSession.Builder":
       Every machine with workers therefore needs lsmstate.
     - Arrow's Java leaves out its second check of every value.
 
-    What you have set stays: ``PYSPARK_PYTHON``, ``spark.pyspark.python``, another daemon and your
-    own Java options. Under Spark Connect nothing is set, since the server has these settings.
+    What the builder and ``PYSPARK_PYTHON`` say stays: ``spark.pyspark.python``, another daemon and
+    your own Java options. Settings of ``spark-defaults.conf`` and ``spark-submit`` are not seen:
+    give them to the builder too, the master among them. Under Spark Connect nothing is set, since
+    the server has these settings.
 
     Args:
         builder: The builder of the session, such as ``SparkSession.builder``. Its master, if it

@@ -8,7 +8,6 @@ import os
 import shutil
 import subprocess
 import sys
-from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from lsmstate.errors import InvalidArgumentError
@@ -21,9 +20,13 @@ if TYPE_CHECKING:
 _QUESTION: Final = (
     "import sys; from importlib.util import find_spec; "
     "names = ('lsmstate', 'pyarrow', 'pandas'); "
-    "print('%d.%d' % sys.version_info[:2], *(n for n in names if find_spec(n) is None))"
+    # A folder of that name is found as well, without a file of its own.
+    "lacks = [n for n in names if getattr(find_spec(n), 'origin', None) is None]; "
+    "print('%d.%d' % sys.version_info[:2], *lacks)"
 )
 _MOST_SECONDS: Final = 60
+#: Pythons that can run lsmstate, with their paths.
+_fit: set[tuple[str, str]] = set()
 
 
 def check_worker_python(spark: "SparkSession") -> None:
@@ -36,8 +39,8 @@ def check_worker_python(spark: "SparkSession") -> None:
         InvalidArgumentError: The workers' Python is on this machine and cannot run lsmstate.
 
     Cost:
-        Nothing if the workers run this program's Python. Otherwise that Python is started once in
-        the life of this process.
+        Nothing if the workers run this program's Python. Otherwise that Python is started, once
+        it fits never again in the life of this process.
     """
     if not is_classic(spark) or not str(spark.sparkContext.master).startswith("local"):
         return
@@ -66,8 +69,17 @@ def _is_this(python: str) -> bool:
     return same_folder and os.path.realpath(here) == os.path.realpath(there)
 
 
-@cache
 def _unfit(python: str, path: str) -> str:
+    """Why a Python cannot run lsmstate; empty if it can. One that can is not asked again."""
+    if (python, path) in _fit:
+        return ""
+    why = _asked(python, path)
+    if not why:
+        _fit.add((python, path))
+    return why
+
+
+def _asked(python: str, path: str) -> str:
     """Why a Python cannot run lsmstate; empty if it can, or if it does not answer in time."""
     if shutil.which(python) is None:
         return "is no program on this machine"

@@ -59,7 +59,15 @@ def stateful_function(plan: StatefulPlan, function: BucketFunction) -> StatefulF
         watermark_ms = state.getCurrentWatermarkMs() if plan.watches_time else 0
         # 0: no watermark yet. Spark's own operators take it for the year 1970.
         watermark_us = watermark_ms * 1000 if watermark_ms > 0 else None
-        bucket = Bucket(int(key[0]), run.batch_id, plan.output, watermark_us)
+        number = int(key[0])
+        bucket = Bucket(
+            number,
+            run.batch_id,
+            plan.output,
+            watermark_us,
+            place=run.pinned.bucket_ids.index(number),
+            buckets=run.pinned.buckets,
+        )
         files = bucket_files(run, bucket.number)
         directory = working_directory(files)
         with closing(FrameSpool(directory, min(plan.memory_bytes // 8, 8 * MIB))) as spool:

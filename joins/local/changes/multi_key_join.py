@@ -9,7 +9,7 @@ from lsmstate.cython_ext.keys.key_codec import KeyCodec
 from lsmstate.joins.local.changes.input import UNMATCHED_RETRACTIONS, ChangeInput
 from lsmstate.joins.local.inner.multi_key_join import GraphJoin
 from lsmstate.joins.local.parts.changelog import ADDED, REMOVED
-from lsmstate.joins.local.parts.full_history import KeepsAllRows
+from lsmstate.joins.local.parts.full_history import KeepsAllRows, check_is_stored
 from lsmstate.joins.local.parts.results import Results, check_finished
 from lsmstate.joins.local.parts.write_parts import WriteParts
 from lsmstate.joins.protocols import Batch, Context
@@ -53,6 +53,7 @@ class GraphChangeJoin(KeepsAllRows):
         as in ChangeJoin.process and GraphJoin.process."""
         stream = batch.stream
         self._spec.check_stream(stream)
+        check_is_stored(batch)
         check_finished(f"process({stream!r})", self._unfinished)
         with self._input.undone_if_refused():
             gone, come = self._arrived(stream, batch.rows, batch.is_more_coming)

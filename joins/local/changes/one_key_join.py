@@ -19,7 +19,7 @@ from lsmstate.joins.local.changes.input import UNMATCHED_RETRACTIONS, ChangeInpu
 from lsmstate.joins.local.changes.results import Changed, Emitter
 from lsmstate.joins.local.parts.changelog import WRITES, Changes
 from lsmstate.joins.local.parts.combiner import GroupedRows, starts_of
-from lsmstate.joins.local.parts.full_history import KeepsAllRows
+from lsmstate.joins.local.parts.full_history import KeepsAllRows, check_is_stored
 from lsmstate.joins.local.parts.probe_order import ProbeOrder
 from lsmstate.joins.local.parts.results import Results, check_finished
 from lsmstate.joins.local.parts.write_parts import WriteParts
@@ -103,6 +103,7 @@ class ChangeJoin(KeepsAllRows):
         """
         stream = batch.stream
         self._spec.check_stream(stream)
+        check_is_stored(batch)
         check_finished(f"process({stream!r})", self._unfinished)
         assert batch.computed is None or isinstance(batch.computed, pa.RecordBatch)
         with self._input.undone_if_refused():

@@ -20,7 +20,7 @@ import pyarrow as pa
 from lsmstate.cython_ext.keys.key_codec import KeyBatch
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.local.inner.umjoin import UMJoin
-from lsmstate.joins.local.parts.full_history import KeepsAllRows
+from lsmstate.joins.local.parts.full_history import KeepsAllRows, check_is_stored
 from lsmstate.joins.local.parts.results import Results, check_finished
 from lsmstate.joins.local.parts.write_parts import WriteParts
 from lsmstate.joins.protocols import Batch, Context, Role
@@ -86,6 +86,7 @@ class TreeJoin(KeepsAllRows):
         """
         stream = batch.stream
         self._tree.join.check_stream(stream)
+        check_is_stored(batch)
         check_finished(f"process({stream!r})", self._unfinished)
         rows = as_batch(batch.rows, self._tree.join.streams[stream], f"process({stream!r})")
         path = self._paths[stream]

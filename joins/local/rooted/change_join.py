@@ -20,7 +20,7 @@ from lsmstate.joins.local.changes.input import UNMATCHED_RETRACTIONS, ChangeInpu
 from lsmstate.joins.local.inner.multi_key_join import GraphJoin
 from lsmstate.joins.local.parts.bound_rows import parts_of
 from lsmstate.joins.local.parts.changelog import ADDED, REMOVED, WRITES, Changes
-from lsmstate.joins.local.parts.full_history import KeepsAllRows
+from lsmstate.joins.local.parts.full_history import KeepsAllRows, check_is_stored
 from lsmstate.joins.local.parts.results import Results, check_finished
 from lsmstate.joins.local.parts.write_parts import WriteParts
 from lsmstate.joins.local.rooted.combinations import Found
@@ -75,6 +75,7 @@ class RootedChangeJoin(KeepsAllRows):
         as in ChangeJoin.process."""
         stream = batch.stream
         self._spec.check_stream(stream)
+        check_is_stored(batch)
         check_finished(f"process({stream!r})", self._unfinished)
         with self._input.undone_if_refused():
             rows, examples = self._arrived(stream, batch.rows, batch.is_more_coming)

@@ -42,7 +42,8 @@ class Timed(Spec, Protocol):
 
 
 class EventTimeJoin:
-    """A local join whose rows are forgotten by event time.
+    """A local join whose rows are forgotten by event time. Its results all come from ``process``;
+    one that waits for the watermark keeps its own (FinalJoin).
 
     Not thread-safe. The store belongs to the caller, who commits and closes it.
     """

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from lsmstate.joins.conditions.join_tree import conditions_of
 from lsmstate.joins.local.inner.multi_key_join import GraphJoin
+from lsmstate.joins.local.parts.full_history import check_is_stored
 from lsmstate.joins.local.parts.probe_order import ProbeOrder
 from lsmstate.joins.local.parts.results import Results, check_finished
 from lsmstate.joins.local.parts.time_checks import BoundCheck, LateRows
@@ -83,6 +84,7 @@ class FinalJoin:
         Late rows are left out. A row without an event time matches nothing."""
         stream = arriving.stream
         self._spec.check_stream(stream)
+        check_is_stored(arriving)
         self._settle(f"process({stream!r})")
         batch = as_batch(arriving.rows, self._spec.streams[stream], f"process({stream!r})")
         is_late = self._late(stream, batch)

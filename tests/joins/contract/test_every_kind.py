@@ -3,6 +3,7 @@
 import json
 import random
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,13 @@ import pyarrow as pa
 import pytest
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.joins.kinds import from_pinned, kind_of, pinned, registered
+from lsmstate.joins import kinds
+from lsmstate.joins.kinds import Kind, from_pinned, kind_of, pinned, register, registered
+from lsmstate.joins.protocols import Batch, Role
+from lsmstate.joins.spec_join import SpecJoin
 from lsmstate.schema.arrow_sizes import row_sizes
+from support.cross_join.local_join import CrossJoin
+from support.cross_join.spec import CrossSpec
 from support.kind_cases import CASES, LAST
 
 BACKENDS = ("lsm", "rocksdb", "memory")
@@ -126,3 +132,51 @@ def test_a_spec_is_read_back_from_its_description(name: str, tmp_path: Path) -> 
     assert from_pinned(json.loads(json.dumps(found))) == spec
     if name != "binary tree":  # whose spec is that of the join
         assert found["kind"] == name == kind_of(spec).name
+
+
+@dataclass(frozen=True)
+class OtherSpec(CrossSpec):
+    """Says the same of itself."""
+
+
+def test_another_kind_that_describes_itself_alike_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = CASES["cross join"]
+    with case.opened("lsm", str(tmp_path)) as join:
+        join.commit()
+    monkeypatch.setitem(kinds._KINDS, OtherSpec, Kind("another", OtherSpec, CrossJoin))
+    with pytest.raises(InvalidArgumentError, match=r"kind: cross join, and this .* another"):
+        SpecJoin(OtherSpec(case.streams), path=str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (Kind("cross join", OtherSpec, CrossJoin), "'cross join' with the spec CrossSpec is"),
+        (Kind("another", CrossSpec, CrossJoin), "another name and a spec of its own"),
+        (
+            Kind("another", OtherSpec, CrossJoin, counters=("late pairs",)),
+            "is no name",
+        ),
+    ],
+    ids=["name", "spec", "counter"],
+)
+def test_kinds_that_do_not_fit_are_not_registered(kind: Kind, words: str) -> None:
+    before = registered()
+    with pytest.raises(InvalidArgumentError, match=words):
+        register(kind)
+    assert registered() == before
+
+
+@pytest.mark.parametrize(
+    "name", ["binary tree", "changes by one key", "changes by several keys", "final"]
+)
+def test_joins_that_store_all_rows_refuse_rows_that_only_probe(name: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    stream = next(iter(case.streams))
+    rows = case.rows(5, 1)[stream].combine_chunks().to_batches()[0]
+    with case.opened("memory", str(tmp_path)) as join:
+        with pytest.raises(InvalidArgumentError, match="have the role PROBE"):
+            join._join.process(Batch(stream, rows, role=Role.PROBE))
+        case.found(join.process(stream, rows))

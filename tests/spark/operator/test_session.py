@@ -151,9 +151,9 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[str]
         return run(command, **arguments)
 
     monkeypatch.setattr(worker_python.subprocess, "run", counted)
-    worker_python._unfit.cache_clear()
+    worker_python._fit.clear()
     yield started
-    worker_python._unfit.cache_clear()
+    worker_python._fit.clear()
 
 
 def session(python: str, master: str = "local[2]", **environment: str) -> Any:
@@ -169,7 +169,9 @@ def test_this_python_is_not_asked(asked: list[str], monkeypatch: pytest.MonkeyPa
     assert asked == []
 
 
-def test_another_python_is_asked_once(asked: list[str], bare_python: str) -> None:
+def test_another_python_that_does_not_fit_is_asked_again(
+    asked: list[str], bare_python: str
+) -> None:
     for _ in range(2):
         with pytest.raises(InvalidArgumentError) as raised:
             worker_python.check_worker_python(session(bare_python))
@@ -178,13 +180,14 @@ def test_another_python_is_asked_once(asked: list[str], bare_python: str) -> Non
             f"pandas; set PYSPARK_PYTHON={sys.executable} before the session starts, or let "
             "lsmstate.spark.configure(SparkSession.builder) set it"
         )
-    assert asked == [bare_python]
+    assert asked == [bare_python] * 2
 
 
 def test_another_python_with_the_packages_will_do(asked: list[str], bare_python: str) -> None:
     packages = next(path for path in sys.path if (Path(path) / "pyarrow").exists())
     path = os.pathsep.join([str(ROOT), packages])
-    worker_python.check_worker_python(session(bare_python, PYTHONPATH=path))
+    for _ in range(2):
+        worker_python.check_worker_python(session(bare_python, PYTHONPATH=path))
     assert asked == [bare_python]
 
 
