@@ -225,6 +225,10 @@ class MultiwayJoin:
             converted first.
         """
         with self._guard.calling():
+            if not isinstance(stream, str):
+                raise InvalidArgumentError(
+                    f"process({stream!r}): the stream is a {type(stream).__name__}; give its name"
+                )
             self.spec.check_stream(stream)
             rows = as_batch(batch, self._declared[stream], f"process({stream!r})")
             came_in = rows.schema

@@ -16,7 +16,7 @@ def resolved(what: str, name: str, known: Iterable[str], stream: str = "") -> st
 
 def unknown(what: str, name: str, known: Iterable[str], stream: str = "") -> InvalidArgumentError:
     """The error for a name that is not there, with the nearest one that is."""
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.0)
+    near = difflib.get_close_matches(str(name), list(known), n=1, cutoff=0.0)
     owner = f" in stream {stream!r}" if stream else ""
     return InvalidArgumentError(
         f"there is no {what} {name!r}{owner}; did you mean {near[0]!r}? Known: {', '.join(known)}"

@@ -168,7 +168,8 @@ def _places(names: Sequence[str], schema: pa.Schema, what: str, is_renamed: bool
     wanted = schema.names
     if names == wanted:
         return range(len(wanted))
-    if is_renamed and len(names) == len(wanted) and sorted(names) != sorted(wanted):
+    # One name that is right says that the others are wrong: nothing is taken by its place then.
+    if is_renamed and len(names) == len(wanted) and set(names).isdisjoint(wanted):
         return range(len(wanted))
     missing = [name for name in wanted if name not in names]
     unknown = [name for name in names if name not in wanted]

@@ -7,6 +7,7 @@
 """
 
 import datetime
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -51,10 +52,19 @@ def is_kept(value: Any, found: pa.Scalar) -> bool:
     if is_list_like(kind):
         return _are_kept(value, found.values)
     if pa.types.is_floating(kind):
-        return True
+        return _is_float_kept(value, found.as_py())
     if pa.types.is_temporal(kind):
         return _is_time_kept(value, found)
     return bool(value == found.as_py())
+
+
+def _is_float_kept(value: Any, found: float) -> bool:
+    """Whether a number is in the range of the floats: rounded, but neither infinite nor zero."""
+    if isinstance(value, bool):
+        return False
+    if math.isinf(found) or found == 0.0:
+        return bool(value == found)
+    return True
 
 
 def as_text(found: pa.Scalar) -> str:

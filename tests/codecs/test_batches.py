@@ -190,3 +190,28 @@ def test_a_value_that_python_has_none_for_is_refused_in_words() -> None:
         as_batch(far, pa.schema([("id", pa.int64())]), "rows")
     with pytest.raises(InvalidArgumentError, match="row 0: what Python has no value for of timest"):
         as_batch(far, pa.schema([("id", pa.timestamp("ns"))]), "rows")
+
+
+@pytest.mark.parametrize("names", [("usr", "item"), ("item", "usr")])
+def test_keys_of_which_one_name_is_right_are_not_taken_by_their_places(
+    names: tuple[str, str],
+) -> None:
+    keys = pa.schema([("user", pa.int64()), ("item", pa.int64())])
+    given = dict(zip(names, ([2], [1]), strict=True))
+    with pytest.raises(InvalidArgumentError, match="columns missing 'user'; unknown 'usr'"):
+        as_batch(given, keys, "keys", is_renamed=True)
+    renamed = as_batch({"k0": [2], "k1": [1]}, keys, "keys", is_renamed=True)
+    assert renamed.to_pylist() == [{"user": 2, "item": 1}]
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [(1e300, pa.float32()), (1e-300, pa.float32()), (True, pa.float64())],
+    ids=str,
+)
+def test_numbers_out_of_a_floats_range_are_refused(value: Any, kind: pa.DataType) -> None:
+    schema = pa.schema([("f", kind)])
+    with pytest.raises(InvalidArgumentError, match=r"column 'f', row 1: .* would become"):
+        as_batch({"f": [0.5, value]}, schema, "rows")
+    kept = as_batch({"f": [float("inf"), 0.0, 0.1, None]}, schema, "rows")
+    assert kept.column("f").null_count == 1

@@ -90,7 +90,8 @@ class TreeJoin(KeepsAllRows):
         check_finished(f"process({stream!r})", self._unfinished)
         rows = as_batch(batch.rows, self._tree.join.streams[stream], f"process({stream!r})")
         path = self._paths[stream]
-        for inputs in self._inputs.values():
+        for name, inputs in self._inputs.items():
+            self._joins[name].give_up()  # of results that failed or were given up
             inputs.let_go()
         node, side = path[0]
         renamed = pa.RecordBatch.from_arrays(rows.columns, schema=node.spec.streams[side])

@@ -109,6 +109,11 @@ class UMJoin(KeepsAllRows):
         )
         return self._unfinished
 
+    def give_up(self) -> None:
+        """Give up the results of the last call, if any are left."""
+        if self._unfinished is not None:
+            self._unfinished.close()
+
     def _arrive(self, call: str, arriving: Batch) -> "list[Arrived]":
         """The batch in slices, which are stored if they are to be."""
         stream, rows, keys = arriving.stream, arriving.rows, arriving.computed

@@ -89,12 +89,18 @@ class Results(Pieces[pa.RecordBatch]):
     def close(self) -> None:
         """Give up the results that were not read yet."""
         self.is_finished = True
+        self._error = None  # whose traceback holds what was being read
         self.let_go()
 
     def let_go(self) -> None:
         """Release what the results read, which is being closed. Reading on is an error there."""
         super().close()
         self._picks = None
+
+    @property
+    def error(self) -> BaseException | None:
+        """What the results failed with; None: nothing."""
+        return self._error
 
     def _next(self, source: Iterator[_Piece]) -> _Piece:
         if self._error is not None:
@@ -121,8 +127,15 @@ class Results(Pieces[pa.RecordBatch]):
 def check_finished(call: str, earlier: Results | None) -> None:
     """InvalidArgumentError if the results of the previous call were not read to the end or
     closed."""
-    if earlier is not None and not earlier.is_finished:
+    if earlier is None or earlier.is_finished:
+        return
+    if earlier.error is not None:
         raise InvalidArgumentError(
-            f"{call}: the results of the previous call were not consumed to the "
-            "end; iterate over them, or close() them to give up the rest"
+            f"{call}: the results of the previous call were not consumed, since they failed "
+            f"({str(earlier.error)[:200]}); its rows are stored all the same: close() the results "
+            "to go on without the rest of them"
         )
+    raise InvalidArgumentError(
+        f"{call}: the results of the previous call were not consumed to the "
+        "end; iterate over them, or close() them to give up the rest"
+    )

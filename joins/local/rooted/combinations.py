@@ -76,10 +76,13 @@ def keeps(
     for bound in step.bounds:
         kept &= holds(bound, found.column(bound.later), found.column(bound.earlier))
     for condition in step.conditions:
+        # Judged on what keeps those before it, as AND says.
+        left = np.flatnonzero(kept)
+        rest = found if len(left) == len(kept) else found.take(left)
         named = [column for column in condition.columns if column.stream in found.bound]
-        for piece in pieces_of(_column_bytes(named, found), _COMPARED_BYTES):
-            some = found if len(kept) == piece.stop - piece.start else found.take(piece)
-            kept[piece] &= condition.holds(partial(_column_or_nulls, graph, some))
+        for piece in pieces_of(_column_bytes(named, rest), _COMPARED_BYTES):
+            some = rest if len(left) == piece.stop - piece.start else rest.take(piece)
+            kept[left[piece]] = condition.holds(partial(_column_or_nulls, graph, some))
     for key in keys:
         kept &= _are_equal(graph, step.stream, key, found)
     return kept

@@ -1,10 +1,11 @@
 """The conditions of a tree of joins, checked on results that have a row of every stream."""
 
 from collections.abc import Sequence
+from functools import partial
 
-import numpy as np
 import pyarrow as pa
 
+from lsmstate.joins.conditions.columns import Column
 from lsmstate.joins.conditions.pair_condition import PairCondition
 from lsmstate.joins.local.parts.time_checks import result_columns
 from lsmstate.joins.specs.multi_key import GraphSpec
@@ -18,9 +19,12 @@ class ConditionCheck:
         self._conditions = tuple(conditions)
 
     def keep(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Only those rows. Cost: a few vector operations a condition."""
-        if not self._conditions:
-            return rows
-        found = [c.holds(lambda column: rows[self._names[column]]) for c in self._conditions]
-        kept = np.logical_and.reduce(found)
-        return rows if kept.all() else rows.filter(pa.array(kept))
+        """Only those rows. A condition is judged on rows that keep those before it, as AND says.
+        Cost: a few vector operations a condition."""
+        for condition in self._conditions:
+            kept = condition.holds(partial(self._column, rows))
+            rows = rows if kept.all() else rows.filter(pa.array(kept))
+        return rows
+
+    def _column(self, rows: pa.RecordBatch, column: Column) -> pa.Array:
+        return rows[self._names[column]]
