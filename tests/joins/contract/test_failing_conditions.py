@@ -44,6 +44,6 @@ def test_and_does_not_judge_what_its_left_side_rules_out(how: str) -> None:
 def test_a_stream_that_is_no_name_is_refused(stream: Any) -> None:
     with (
         MultiwayJoin(STREAMS, ["k"]) as join,
-        pytest.raises(InvalidArgumentError, match="the stream is a .*; give its name"),
+        pytest.raises(InvalidArgumentError, match=r"the stream is a .*; give its name"),
     ):
         join.process(stream, {"k": [1], "x": [1]})
