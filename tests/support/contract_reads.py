@@ -162,7 +162,7 @@ class ReadTests(BackendTests):
             b"\x81\xa1a\xc7\x00\x05",
         ):
             rows = pa.record_batch([pa.array([b"\x80", bad])], schema=SCHEMA_FREE)
-            with pytest.raises(InvalidArgumentError, match="document 1 is no msgpack document"):
+            with pytest.raises(InvalidArgumentError, match="document 1 is not a msgpack document"):
                 store.append("logs", rows, keys_of(1, 2))
         null = pa.record_batch([pa.array([None], pa.binary())], schema=SCHEMA_FREE)
         with pytest.raises(InvalidArgumentError, match="null"):

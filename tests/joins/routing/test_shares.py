@@ -445,7 +445,7 @@ def test_the_most_that_is_searched():
     ("changes", "message"),
     [
         ({"classes": {}}, "no key class"),
-        ({"classes": {"a": ("r",)}}, "'a' is held by r; a key to join by needs at least two"),
+        ({"classes": {"a": ()}}, "'a' is held by no stream; name each stream that holds it"),
         ({"classes": {"a": ("r", "r")}}, "name each stream that holds it once"),
         ({"classes": {"a": ("r", "sx")}}, "no stream 'sx'; did you mean s?"),
         ({"rows": {"r": -1, "s": 1, "t": 1}}, "rows of 'r': -1"),
