@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lsmstate.cython_ext.keys.key_codec import KeyBatch
+from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.local.parts.probe_order import ProbeOrder
 from lsmstate.joins.local.parts.results import Results
 from lsmstate.joins.specs.event_time import EventTime
@@ -52,6 +53,15 @@ class Batch(NamedTuple):
     """What the router wrote beside each row."""
     is_more_coming: bool = False
     """Whether the next batch is of the same stream and micro-batch: both count as one."""
+
+
+def check_is_stored(batch: Batch) -> None:
+    """InvalidArgumentError for rows that only probe, in a join that stores all that it is given."""
+    if batch.role == Role.PROBE:
+        raise InvalidArgumentError(
+            f"process({batch.stream!r}): the rows have the role PROBE, and this kind of join "
+            "stores all its rows; route them by a routing that gives STORE or COPY"
+        )
 
 
 @dataclass(frozen=True)

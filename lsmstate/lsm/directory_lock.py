@@ -18,7 +18,7 @@ from pathlib import Path
 
 from lsmstate.cython_ext.locks.directory_claim import Claim
 from lsmstate.errors import StoreLockedError
-from lsmstate.lsm.whole_writes import write_at
+from lsmstate.process.whole_writes import write_at
 
 _NAME = "LOCK"
 

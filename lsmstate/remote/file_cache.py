@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from lsmstate.cython_ext.base.file import Descriptor
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.lsm.file_names import parse_attempt_file
-from lsmstate.lsm.whole_writes import write_at
+from lsmstate.process.whole_writes import write_at
 
 #: Under a smaller limit, a few files of a bucket that is read would evict each other.
 LEAST_BYTES = 1 << 20

@@ -19,8 +19,8 @@ import pyarrow as pa
 
 from lsmstate.errors import CorruptionError
 from lsmstate.joins.protocols import Role
-from lsmstate.lsm.whole_writes import write_at
 from lsmstate.options import KIB, MIB
+from lsmstate.process.whole_writes import write_at
 
 FRAME_DDL: Final = (
     "bucket BIGINT, stream INT, role TINYINT, partition INT, number BIGINT, rows INT, "

@@ -9,10 +9,10 @@ from lsmstate.cython_ext.keys.key_codec import KeyCodec
 from lsmstate.joins.local.changes.input import UNMATCHED_RETRACTIONS, ChangeInput
 from lsmstate.joins.local.inner.multi_key_join import GraphJoin
 from lsmstate.joins.local.parts.changelog import ADDED, REMOVED
-from lsmstate.joins.local.parts.full_history import KeepsAllRows, check_is_stored
+from lsmstate.joins.local.parts.full_history import KeepsAllRows
 from lsmstate.joins.local.parts.results import Results, check_finished
 from lsmstate.joins.local.parts.write_parts import WriteParts
-from lsmstate.joins.protocols import Batch, Context
+from lsmstate.joins.protocols import Batch, Context, check_is_stored
 from lsmstate.joins.specs.changes import GraphChangeSpec
 from lsmstate.store import MultimapStore, Mutation
 

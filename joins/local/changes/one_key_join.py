@@ -19,11 +19,11 @@ from lsmstate.joins.local.changes.input import UNMATCHED_RETRACTIONS, ChangeInpu
 from lsmstate.joins.local.changes.results import Changed, Emitter
 from lsmstate.joins.local.parts.changelog import WRITES, Changes
 from lsmstate.joins.local.parts.combiner import GroupedRows, starts_of
-from lsmstate.joins.local.parts.full_history import KeepsAllRows, check_is_stored
+from lsmstate.joins.local.parts.full_history import KeepsAllRows
 from lsmstate.joins.local.parts.probe_order import ProbeOrder
 from lsmstate.joins.local.parts.results import Results, check_finished
 from lsmstate.joins.local.parts.write_parts import WriteParts
-from lsmstate.joins.protocols import Batch, Context
+from lsmstate.joins.protocols import Batch, Context, check_is_stored
 from lsmstate.joins.specs.changes import ChangeSpec, null_stream
 from lsmstate.schema.arrow_sizes import pieces_of, row_sizes
 from lsmstate.store import MultimapStore, Mutation, Probe

@@ -20,10 +20,10 @@ import pyarrow as pa
 from lsmstate.cython_ext.keys.key_codec import KeyBatch
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.local.inner.umjoin import UMJoin
-from lsmstate.joins.local.parts.full_history import KeepsAllRows, check_is_stored
+from lsmstate.joins.local.parts.full_history import KeepsAllRows
 from lsmstate.joins.local.parts.results import Results, check_finished
 from lsmstate.joins.local.parts.write_parts import WriteParts
-from lsmstate.joins.protocols import Batch, Context, Role
+from lsmstate.joins.protocols import Batch, Context, Role, check_is_stored
 from lsmstate.joins.specs.binary_tree import SIDES, BinaryTree, Leaf, Node
 from lsmstate.joins.specs.one_key import JoinSpec
 from lsmstate.schema.arrow_sizes import pieces_of, row_sizes

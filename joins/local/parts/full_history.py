@@ -4,9 +4,7 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.local.parts.results import Results
-from lsmstate.joins.protocols import Batch, Role
 
 
 class KeepsAllRows:
@@ -26,12 +24,3 @@ class KeepsAllRows:
 
     def finish(self) -> None:
         """Nothing to end: what was stored does not depend on results that are read."""
-
-
-def check_is_stored(batch: Batch) -> None:
-    """InvalidArgumentError for rows that only probe, in a join that stores all that it is given."""
-    if batch.role == Role.PROBE:
-        raise InvalidArgumentError(
-            f"process({batch.stream!r}): the rows have the role PROBE, and this kind of join "
-            "stores all its rows; route them by a routing that gives STORE or COPY"
-        )

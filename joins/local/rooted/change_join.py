@@ -20,14 +20,14 @@ from lsmstate.joins.local.changes.input import UNMATCHED_RETRACTIONS, ChangeInpu
 from lsmstate.joins.local.inner.multi_key_join import GraphJoin
 from lsmstate.joins.local.parts.bound_rows import parts_of
 from lsmstate.joins.local.parts.changelog import ADDED, REMOVED, WRITES, Changes
-from lsmstate.joins.local.parts.full_history import KeepsAllRows, check_is_stored
+from lsmstate.joins.local.parts.full_history import KeepsAllRows
 from lsmstate.joins.local.parts.results import Results, check_finished
 from lsmstate.joins.local.parts.write_parts import WriteParts
 from lsmstate.joins.local.rooted.combinations import Found
 from lsmstate.joins.local.rooted.partner_changes import Turned
 from lsmstate.joins.local.rooted.root_changes import TurnedRoots
 from lsmstate.joins.local.rooted.search import Probed, RootedSearch
-from lsmstate.joins.protocols import Batch, Context
+from lsmstate.joins.protocols import Batch, Context, check_is_stored
 from lsmstate.joins.specs.changes_multi_key import RootedChangeSpec, all_rows
 from lsmstate.joins.specs.rooted_steps import RootedJoins, Step
 from lsmstate.store import MultimapStore, Mutation

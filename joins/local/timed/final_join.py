@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from lsmstate.joins.conditions.join_tree import conditions_of
 from lsmstate.joins.local.inner.multi_key_join import GraphJoin
-from lsmstate.joins.local.parts.full_history import check_is_stored
 from lsmstate.joins.local.parts.probe_order import ProbeOrder
 from lsmstate.joins.local.parts.results import Results, check_finished
 from lsmstate.joins.local.parts.time_checks import BoundCheck, LateRows
@@ -27,7 +26,7 @@ from lsmstate.joins.local.timed.event_time_join import (
     kept_watermark,
     watermark_write,
 )
-from lsmstate.joins.protocols import Batch, Context
+from lsmstate.joins.protocols import Batch, Context, check_is_stored
 from lsmstate.joins.specs.final import TICKS, FinalSpec, waiting_stream
 from lsmstate.schema.batches import as_batch
 from lsmstate.store import KeyBounds, MultimapStore, Mutation

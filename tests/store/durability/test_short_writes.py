@@ -10,8 +10,8 @@ import pytest
 from lsmstate.cython_ext.base.file import AppendFile, set_write_limit
 from lsmstate.errors import StoreLockedError
 from lsmstate.lsm.directory_lock import DirectoryLock, check_unowned
-from lsmstate.lsm.whole_writes import write_at
 from lsmstate.opening import open_store
+from lsmstate.process.whole_writes import write_at
 from lsmstate.remote.file_cache import FileCache
 from support.changelog_cases import all_ids, logs, opened
 from support.child_process import in_child
