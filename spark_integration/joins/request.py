@@ -159,8 +159,10 @@ class JoinRequest:
     def _plan(self, spec: Spec, types: Mapping[str, Any]) -> StatefulPlan:
         condition = condition_of(self.inputs)
         settings = {
-            **pinned_inputs(self.inputs, self.options),
+            # A later start is refused by the first that differs: what the caller wrote comes first.
+            "streams": list(self.streams),
             "condition": condition,
+            **pinned_inputs(self.inputs, self.options),
             **types,
             KEPT: described(spec.event_time),
             SKEW: self.skew,

@@ -163,7 +163,7 @@ def test_buckets_are_spread_over_the_servers_partitions(session: Session) -> Non
     [
         (
             "no state_dir",
-            ["InvalidArgumentError", "Spark Connect", "multiway_join(..., state_dir="],
+            ["InvalidArgumentError", "Spark Connect", "multiway_join(..., state=State("],
         ),
         ("strict sql", ["InvalidArgumentError", "strict=True", "multiway_join("]),
         ("staged sql", ["InvalidArgumentError", "staged mode"]),
