@@ -38,7 +38,8 @@ class Bucket:
     watch it."""
     tally: Tally = field(default_factory=Tally, compare=False)
     place: int = 0
-    """The bucket among all of them, from 0; a routing names it by this."""
+    """The bucket among all of them, from 0; a routing names it by this. -1: it is one of before a
+    rescale, which Spark calls once more with a watermark and without rows."""
     buckets: int = 1
     """How many buckets there are."""
 

@@ -59,13 +59,13 @@ def stateful_function(plan: StatefulPlan, function: BucketFunction) -> StatefulF
         watermark_ms = state.getCurrentWatermarkMs() if plan.watches_time else 0
         # 0: no watermark yet. Spark's own operators take it for the year 1970.
         watermark_us = watermark_ms * 1000 if watermark_ms > 0 else None
-        number = int(key[0])
+        number, ids = int(key[0]), run.pinned.bucket_ids
         bucket = Bucket(
             number,
             run.batch_id,
             plan.output,
             watermark_us,
-            place=run.pinned.bucket_ids.index(number),
+            place=ids.index(number) if number in ids else -1,
             buckets=run.pinned.buckets,
         )
         files = bucket_files(run, bucket.number)
