@@ -41,12 +41,12 @@ def in_chunks(table: pa.Table) -> pa.Table:
 
 
 def as_polars(table: pa.Table) -> Any:
-    polars = pytest.importorskip("polars", reason="a library of the tests alone")
+    polars = pytest.importorskip("polars", reason="make test installs polars")
     return polars.from_arrow(table)
 
 
 def as_duckdb(table: pa.Table) -> Any:
-    duckdb = pytest.importorskip("duckdb", reason="a library of the tests alone")
+    duckdb = pytest.importorskip("duckdb", reason="make test installs duckdb")
     connection = duckdb.connect()
     connection.register("given", table)
     found = connection.sql("SELECT * FROM given")
