@@ -4,7 +4,7 @@ import itertools
 import logging
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -222,6 +222,8 @@ class ProcessOwner:
         self._last_logged = 0
         #: Sequence number of the last write that was replayed; 0: none.
         self._last_replayed = 0
+        #: The same, once the store is open and until a MANIFEST says so; 0: none.
+        self._unsealed = 0
         #: By path of a log: how many bytes at its end are torn.
         self._torn: dict[str, int] = {}
         #: The last log that was replayed, and the end of its last complete record.
@@ -332,6 +334,7 @@ class ProcessOwner:
         check_logged(self._said_logged, self._last_replayed, *self._logs_end)
         for path, size in self._torn.items():
             warn_of_torn_end(path, size)
+        self._unsealed = self._last_replayed
 
     @property
     def has_many_logs(self) -> bool:
@@ -362,6 +365,7 @@ class ProcessOwner:
             for log, _ in kept:  # half of a write may be in the runs: its rest must not be lost
                 sync_file(os.path.join(self._directory, log))
         # Replayed writes do not count: their log may be in memory only, like the MANIFEST.
+        self._unsealed = 0
         logged = max(self._last_logged, self._said_logged)
         self._write_manifest(Manifest(pointer, logged if logged >= replay_from else 0))
         self._old_logs = kept
@@ -420,19 +424,27 @@ class ProcessOwner:
             remove(os.path.join(self._directory, name))
 
     def _close_log(self, log: Changelog) -> None:
-        """Seal and close a log, so that a missing end is noticed. If the seal cannot be written,
-        nothing is lost, and the log is read as after a crash."""
+        """Seal and close a log, so that a missing end is noticed."""
+
+        def sync() -> None:
+            if self._options.syncs_commits and not self._options.syncs_writes:
+                log.sync()
+                sync_directory(self._directory)
+
+        if log.last:
+            self._seal(log.path, log.last, sync)
+        log.close()
+
+    def _seal(self, path: str, last: int, sync: Callable[[], None] = lambda: None) -> None:
+        """Seal the logs, of which this is the newest. If that cannot be written, nothing is lost,
+        and they are read as after a crash."""
         try:
-            if log.last:
-                self.check_owned()
-                if self._options.syncs_commits and not self._options.syncs_writes:
-                    log.sync()
-                    sync_directory(self._directory)
-                self.seal_logs(log.last)
+            self.check_owned()
+            sync()
+            self.seal_logs(last)
         except (OSError, StoreLockedError) as error:
             # As text: a handler may keep the error, whose frames hold the store's buffers.
-            _log.warning("%s: a missing end would not be noticed: %s", log.path, str(error))
-        log.close()
+            _log.warning("%s: a missing end would not be noticed: %s", path, str(error))
 
     def _collect(self, needed: set[str]) -> None:
         """Delete the numbered files that neither the newest MANIFEST nor a checkpoint needs, and
@@ -459,6 +471,8 @@ class ProcessOwner:
         log, self._log = self._log, None  # if interrupted, it is read as after a crash
         if log is not None:
             self._close_log(log)
+        elif self._unsealed > self._said_logged:
+            self._seal(self._logs_end[0], self._unsealed)
 
     def _release_lock(self) -> None:
         if self._held is not None:

@@ -145,6 +145,24 @@ def test_what_a_crash_leaves_behind_a_sealed_log_is_torn(memory_path, sync):
         assert all_ids(memory_path / "copy", options=SYNCS["never"]) == [0, 1, 2]
 
 
+def test_a_log_of_a_crash_is_sealed_by_the_next_close(memory_path):
+    """Of a store that forces nothing: nobody commits when it is opened."""
+    with opened(memory_path / "store", SYNCS["never"]) as store:
+        store.append("customers", customers(0), keys_of(0))
+        store.append("customers", customers(1), keys_of(1))
+        killed(memory_path / "store", memory_path / "left")
+    assert all_ids(memory_path / "left", options=SYNCS["never"]) == [0, 1]
+    (log,) = logs(memory_path / "left")
+    data = log.read_bytes()
+    for left in (data[:-1], b"", None):
+        replaced(log, left)
+        with pytest.raises(CorruptionError, match="end before write 2|at offset"):
+            opened(memory_path / "left", SYNCS["never"])
+    log.write_bytes(data)
+    assert all_ids(memory_path / "left", options=SYNCS["never"]) == [0, 1]
+    assert len(manifests(memory_path / "left")) == 2  # an open that adds nothing adds no other one
+
+
 def test_a_commit_says_what_the_logs_beside_it_hold(memory_path):
     """Half of the last write is in the runs and the rest in a log that is closed by then."""
     alive = memory_path / "alive"
