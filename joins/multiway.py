@@ -12,6 +12,7 @@ import pyarrow as pa
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.arrow_views import Views
 from lsmstate.joins.asked_condition import AskedCondition
+from lsmstate.joins.conditions.names import named
 from lsmstate.joins.kinds import local_join
 from lsmstate.joins.local.changes.input import UNMATCHED_RETRACTIONS, check_unmatched
 from lsmstate.joins.local.inner.binary_tree_order import BEST, Sample, TriedOrders, best_tree
@@ -244,6 +245,7 @@ class MultiwayJoin:
     def _plain_sample(self, sample: Sample) -> Sample:
         """The sample in plain types; what is no stream is refused with the sample."""
         declared = self._declared
+        named("sample", sample, '{"a": rows}')
         return {
             name: self._inside(name, as_batch(rows, declared[name], f"sample[{name!r}]"))
             if name in declared

@@ -50,6 +50,10 @@ class StoreMapping(MutableMapping[Any, Any]):
     """
 
     def __init__(self, store: MultimapStore, stream: str, *, unique: bool = False) -> None:
+        if not isinstance(getattr(store, "streams", None), Mapping):
+            raise InvalidArgumentError(
+                f"store={store!r} is a {type(store).__name__}; give a store of lsmstate.open_store"
+            )
         self._store = store
         self._schema = stream_of(store.streams, stream)
         self._unique = unique

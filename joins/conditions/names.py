@@ -1,17 +1,33 @@
 """Names that somebody wrote, found among those that there are."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
 
 from lsmstate.errors import InvalidArgumentError
+
+V = TypeVar("V")
 
 
 def resolved(what: str, name: str, known: Iterable[str], stream: str = "") -> str:
     """The known name that equals ``name``, without regard to case, as Spark resolves."""
+    if not isinstance(name, str):
+        raise InvalidArgumentError(
+            f"{name!r} is a {type(name).__name__}; give the name of a {what} as text"
+        )
     for candidate in known:
         if candidate.lower() == name.lower():
             return candidate
     raise unknown(what, name, known, stream)
+
+
+def named(option: str, given: Mapping[str, V], example: str) -> Mapping[str, V]:
+    """What an option says of streams, by their names. InvalidArgumentError if it is no mapping."""
+    if not isinstance(given, Mapping):
+        raise InvalidArgumentError(
+            f"{option}={given!r} is a {type(given).__name__}; give it by stream, as in {example}"
+        )
+    return given
 
 
 def unknown(what: str, name: str, known: Iterable[str], stream: str = "") -> InvalidArgumentError:

@@ -4,7 +4,7 @@ An *order* is a sequence that is folded from the left: ``["a", "b", "c"]`` joins
 with c. Its items may be orders themselves: ``["a", ["b", "c"]]`` joins a with what b and c give.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, TypeAlias
@@ -172,6 +172,10 @@ def _name_of(left: str, right: str) -> str:
 
 
 def _names(order: Order) -> list[str]:
+    if not isinstance(order, str | Iterable):
+        raise InvalidArgumentError(
+            f"order={order!r} is a {type(order).__name__}; give the names of the streams in a list"
+        )
     return [order] if isinstance(order, str) else [n for part in order for n in _names(part)]
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.conditions.intervals import Bound
 from lsmstate.joins.conditions.join_tree import Tree, products, takes_back
-from lsmstate.joins.conditions.names import resolved
+from lsmstate.joins.conditions.names import named, resolved
 from lsmstate.joins.specs.described import described
 from lsmstate.joins.specs.event_time import EventTime
 from lsmstate.joins.specs.multi_key import GraphSpec
@@ -241,7 +241,7 @@ def operation_columns(
 ) -> dict[str, str]:
     """Per changelog stream its operation column, as the schema spells it."""
     found = {}
-    for given, column in changes.items():
+    for given, column in named("changes", changes, '{"a": "op"}').items():
         name = resolved("stream", given, streams)
         found[name] = resolved("column", column, streams[name].names, name)
         kind = streams[name].field(found[name]).type

@@ -26,7 +26,7 @@ from lsmstate.joins.conditions.intervals import (
     parse_duration,
 )
 from lsmstate.joins.conditions.join_tree import bound_text
-from lsmstate.joins.conditions.names import resolved
+from lsmstate.joins.conditions.names import named, resolved
 from lsmstate.joins.conditions.parser import parse_condition
 from lsmstate.joins.specs.described import described
 from lsmstate.joins.specs.multi_key import GraphSpec, create_spec
@@ -266,7 +266,7 @@ def _resolved_columns(
     streams: Mapping[str, pa.Schema], columns: Mapping[str, str]
 ) -> dict[str, str]:
     found: dict[str, str] = {}
-    for given, column in columns.items():
+    for given, column in named("event_time", columns, '{"a": "at"}').items():
         name = resolved("stream", given, streams)
         found[name] = resolved("column", column, streams[name].names, name)
         kind = streams[name].field(found[name]).type

@@ -5,7 +5,7 @@ in each result. ``output_names`` names the columns of the result.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -236,7 +236,11 @@ def _keys_of_lists(
             raise InvalidArgumentError(
                 f"on[{given!r}]={names!r} is text; write a list of columns, as in [{names!r}]"
             )
-        columns[resolved("stream", given, streams)] = names
+        if not isinstance(names, Iterable):
+            raise InvalidArgumentError(
+                f"on[{given!r}]={names!r} is a {type(names).__name__}; write a list of columns"
+            )
+        columns[resolved("stream", given, streams)] = list(names)
     missing = [name for name in streams if name not in columns]
     if missing:
         raise InvalidArgumentError(

@@ -58,6 +58,10 @@ def typed_condition(
     compares with just that stream, as in SQL; lists of columns compare with the first of the
     streams before that has a row, as SQL's USING does. Conditions of inner joins stay in ``on``.
     InvalidArgumentError names what does not fit."""
+    if not isinstance(on, str | Mapping | Sequence) or isinstance(on, bytes):
+        raise InvalidArgumentError(
+            f"on={on!r} is a {type(on).__name__}; give a condition as text, or lists of columns"
+        )
     if isinstance(on, str) and is_from_clause(on):
         if how != "inner":
             raise InvalidArgumentError(

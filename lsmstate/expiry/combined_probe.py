@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from lsmstate.schema.arrow_sizes import pieces_of
 from lsmstate.store import Matches, Positions, Probe
-from lsmstate.store_base.checks import checked_positions
+from lsmstate.store_base.checks import check_piece_bytes, checked_positions
 
 #: Bytes of rows read at a time while visible rows are counted.
 _COUNTING_BYTES = 1 << 20
@@ -33,6 +33,7 @@ class FilteredProbe:
 
     def fetch(self, positions: Positions, max_bytes: int) -> Iterator[Matches]:
         """Read the visible rows of some of the keys, in pieces. Cost: as if no row were hidden."""
+        check_piece_bytes(max_bytes)
         asked = checked_positions(self.counts, positions)
         return self._pieces(asked[self.counts[asked] > 0], max_bytes)
 
@@ -58,6 +59,7 @@ class CombinedProbe:
 
     def fetch(self, positions: Positions, max_bytes: int) -> Iterator[Matches]:
         """Read the rows of some of the keys, in pieces."""
+        check_piece_bytes(max_bytes)
         asked = checked_positions(self.counts, positions)
         return self._pieces(asked, max_bytes)
 

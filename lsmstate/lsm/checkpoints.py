@@ -131,7 +131,7 @@ class Checkpoints:
     def check_free(self, name: str) -> None:
         """Raise InvalidArgumentError if a checkpoint cannot have this name, or one
         has it already."""
-        if not re.fullmatch(r"[A-Za-z0-9_.-]{1,128}", name):
+        if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_.-]{1,128}", name):
             raise InvalidArgumentError(
                 f"checkpoint name {name!r}: use 1 to 128 letters, digits and the characters _ . -"
             )

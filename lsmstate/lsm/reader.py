@@ -32,7 +32,7 @@ from lsmstate.lsm.version import Run, hold_hidden
 from lsmstate.process.memory_budget import ProcessMemory
 from lsmstate.stats import ProbeRecorder, StoreStats
 from lsmstate.store import Entries, Matches, Positions, Probe, StreamSchema
-from lsmstate.store_base.checks import checked_positions, encoded_keys
+from lsmstate.store_base.checks import check_piece_bytes, checked_positions, encoded_keys
 from lsmstate.store_base.guard import Access, read_stepwise
 from lsmstate.store_base.key_parts import MANY_KEYS, probe_bytes
 from lsmstate.store_base.key_range import KeyRange
@@ -125,6 +125,7 @@ class LsmProbe:
 
     def fetch(self, positions: Positions, max_bytes: int) -> Iterator[Matches]:
         """Read the rows of some of the keys, in pieces."""
+        check_piece_bytes(max_bytes)
         asked = checked_positions(self.counts, positions)
         with self._access():
             cursor = Cursor(self._lookup, asked)

@@ -11,7 +11,7 @@ from lsmstate.memory_backend.table import MemoryTable
 from lsmstate.schema.arrow_sizes import pieces_of
 from lsmstate.stats import ProbeStats, StoreStats
 from lsmstate.store import Entries, Matches, Positions, StreamSchema
-from lsmstate.store_base.checks import checked_positions, encoded_keys
+from lsmstate.store_base.checks import check_piece_bytes, checked_positions, encoded_keys
 from lsmstate.store_base.guard import Access, read_stepwise
 from lsmstate.store_base.key_range import KeyRange
 
@@ -101,6 +101,7 @@ class MemoryProbe:
 
     def fetch(self, positions: Positions, max_bytes: int) -> Iterator[Matches]:
         """Read the rows of some of the keys, in pieces."""
+        check_piece_bytes(max_bytes)
         with self._access():
             pieces = self._pieces(checked_positions(self.counts, positions), max_bytes)
         return read_stepwise(self._access, pieces)

@@ -24,6 +24,7 @@ from lsmstate.cython_ext.base.file import (
     sync_file,
 )
 from lsmstate.cython_ext.memory.budget import Holding
+from lsmstate.errors import InvalidArgumentError
 from lsmstate.process.memory_budget import process_memory
 from lsmstate.remote.filesystems import is_url, resolve
 from lsmstate.remote.retries import retried
@@ -111,7 +112,16 @@ def durable_dir(place: str | os.PathLike[str], filesystem: "FileSystem | None") 
     Raises:
         InvalidArgumentError: There is no such file system here.
     """
+    if not isinstance(place, str | os.PathLike):
+        raise InvalidArgumentError(
+            f"the place of exports is {place!r}, a {type(place).__name__}; give a path or a URI"
+        )
     path = os.fspath(place)
+    if not path or (filesystem is not None and not hasattr(filesystem, "type_name")):
+        raise InvalidArgumentError(
+            f"place {path!r}, filesystem={filesystem!r}: give a path that is not empty, and a file "
+            "system of pyarrow.fs"
+        )
     if filesystem is None and is_url(path):
         filesystem, path = resolve(path)
     if filesystem is None or filesystem.type_name == "local":

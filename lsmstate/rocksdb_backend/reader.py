@@ -16,7 +16,7 @@ from lsmstate.rocksdb_backend.database import rocks_errors
 from lsmstate.rocksdb_backend.records import Chunk, chunks_of, unpack_chunk, unpack_entry
 from lsmstate.stats import ProbeStats, StoreStats
 from lsmstate.store import Entries, Matches, Positions, StreamSchema
-from lsmstate.store_base.checks import checked_positions, encoded_keys
+from lsmstate.store_base.checks import check_piece_bytes, checked_positions, encoded_keys
 from lsmstate.store_base.guard import Access, read_stepwise
 from lsmstate.store_base.key_range import KeyRange
 
@@ -241,6 +241,7 @@ class RocksProbe:
                 self.row_bytes[position] = found_entry.row_bytes
 
     def fetch(self, positions: Positions, max_bytes: int) -> Iterator[Matches]:
+        check_piece_bytes(max_bytes)
         with self._access():
             pass  # an outdated probe is refused at once
         wanted = checked_positions(self.counts, positions).tolist()

@@ -1,6 +1,6 @@
 """Size limits of rows and batches: huge rows are refused, huge batches are split into parts."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -94,6 +94,15 @@ def _keys_at(keys: pa.RecordBatch | KeyBatch, piece: slice) -> pa.RecordBatch | 
     return keys.slice(piece.start, piece.stop - piece.start)
 
 
+def check_mutation(mutation: object) -> None:
+    """Raise InvalidArgumentError for what is no Mutation."""
+    if not isinstance(mutation, Mutation):
+        raise InvalidArgumentError(
+            f"a write is {shown(mutation)}, a {type(mutation).__name__}; give a Mutation(kind, "
+            "stream, keys, rows)"
+        )
+
+
 def checked_mutations(
     streams: Mapping[str, StreamSchema], mutations: Sequence[Mutation], options: Options
 ) -> list[Mutation]:
@@ -101,14 +110,14 @@ def checked_mutations(
 
     What ``MultimapStore.write`` refuses is refused here, before anything is written.
     """
+    if not isinstance(mutations, Iterable):
+        raise InvalidArgumentError(
+            f"mutations={shown(mutations)} is a {type(mutations).__name__}; give a list of Mutation"
+        )
     checked: list[Mutation] = []
     batches: list[pa.RecordBatch] = []
     for mutation in mutations:
-        if not isinstance(mutation, Mutation):
-            raise InvalidArgumentError(
-                f"a write is {shown(mutation)}, a {type(mutation).__name__}; give a Mutation(kind, "
-                "stream, keys, rows)"
-            )
+        check_mutation(mutation)
         kind, name, keys, rows = mutation
         stream = stream_of(streams, name)
         if kind not in _KINDS:

@@ -11,6 +11,7 @@ from lsmstate.errors import InvalidArgumentError
 from lsmstate.schema.batches import as_batch, selected
 from lsmstate.schema.codecs import codecs_of
 from lsmstate.schema.documents import check_document_rows, is_schema_free
+from lsmstate.schema.python_values import shown
 from lsmstate.store import BatchLike, KeyNames, Positions, StreamSchema
 from lsmstate.store_base.slots import without_slots
 
@@ -65,7 +66,7 @@ def stream_of(streams: Mapping[str, StreamSchema], name: str) -> StreamSchema:
     nearest one."""
     try:
         return streams[name]
-    except KeyError:
+    except (KeyError, TypeError):
         raise InvalidArgumentError(
             f"the store has no stream {name!r}{nearest(name, streams)}"
         ) from None
@@ -198,7 +199,11 @@ def _key_columns(
 
 def _key_names(stream: StreamSchema, key: KeyNames) -> list[str]:
     """The named columns in the order of the key; in their own order if they have other names."""
-    names = [key] if isinstance(key, str) else list(key)
+    names = [key] if isinstance(key, str) else list(key) if isinstance(key, Iterable) else [key]
+    if not all(isinstance(name, str) for name in names):
+        raise InvalidArgumentError(
+            f"key={key!r}: the names of columns are text; give key={stream.key.names!r}"
+        )
     if len(names) != len(stream.key) or len(set(names)) < len(names):
         raise InvalidArgumentError(
             f"key={key!r}: stream {stream.name!r} has the key columns "
@@ -228,7 +233,10 @@ def checked_positions(keys: Sized, positions: Positions | None) -> Positions:
     """Return the positions as an ascending int64 array; all positions if None is given."""
     if positions is None:
         return np.arange(len(keys), dtype=np.int64)
-    asked = np.asarray(positions, dtype=np.int64)
+    given = np.asarray(positions)
+    if given.size and given.dtype.kind not in "iu":
+        raise InvalidArgumentError(f"positions={shown(positions)}: give whole numbers, ascending")
+    asked = given.astype(np.int64)
     if asked.size and (
         asked[0] < 0 or asked[-1] >= len(keys) or not bool(np.all(np.diff(asked) > 0))
     ):
@@ -237,6 +245,14 @@ def checked_positions(keys: Sized, positions: Positions | None) -> Positions:
             f"{asked[:8].tolist()}{' ...' if asked.size > 8 else ''}"
         )
     return asked
+
+
+def check_piece_bytes(max_bytes: int) -> None:
+    """Raise InvalidArgumentError for a number of bytes that no piece has."""
+    if not isinstance(max_bytes, int) or max_bytes < 0:
+        raise InvalidArgumentError(
+            f"max_bytes={shown(max_bytes)}: give the most bytes of a piece, such as 1 << 20"
+        )
 
 
 def check_same_streams(

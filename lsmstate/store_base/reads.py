@@ -14,7 +14,7 @@ from lsmstate.cython_ext.keys.key_codec import KeyBatch
 from lsmstate.cython_ext.rows.row_codec import RowCodec
 from lsmstate.pieces import Pieces
 from lsmstate.store import BatchLike, Entries, KeyValues, Matches, Positions, Probe, StreamSchema
-from lsmstate.store_base.checks import checked_keys, stream_of
+from lsmstate.store_base.checks import check_piece_bytes, checked_keys, stream_of
 from lsmstate.store_base.guard import Access, StoreGuard
 from lsmstate.store_base.key_parts import key_parts
 from lsmstate.store_base.key_range import KeyRange, key_range
@@ -87,6 +87,7 @@ class StoreReads(ABC):
 
     def scan(self, stream: str, max_bytes: int = 1 << 20) -> Pieces[pa.RecordBatch]:
         """Read all live rows of a stream, grouped by key."""
+        check_piece_bytes(max_bytes)
         with self._guard.reading():
             schema = stream_of(self.streams, stream)
             return row_pieces(self._reader.scan(self._access(), stream, max_bytes), schema)
@@ -102,6 +103,7 @@ class StoreReads(ABC):
         max_bytes: int = 1 << 20,
     ) -> Pieces[Entries]:
         """Read the live rows of a key range in key order."""
+        check_piece_bytes(max_bytes)
         with self._guard.reading():
             schema = stream_of(self.streams, stream)
             wanted = key_range(schema, low, high, prefix)

@@ -8,8 +8,10 @@ from typing import Protocol
 import pyarrow as pa
 
 from lsmstate.cython_ext.keys.key_codec import KeyBatch
+from lsmstate.errors import InvalidArgumentError
 from lsmstate.options import Options
 from lsmstate.schema.arrow_sizes import sizes_of
+from lsmstate.schema.python_values import shown
 from lsmstate.store import (
     BatchLike,
     KeyBounds,
@@ -19,7 +21,7 @@ from lsmstate.store import (
     Mutation,
     StreamSchema,
 )
-from lsmstate.store_base.batch_limits import checked_mutations, part_bytes
+from lsmstate.store_base.batch_limits import check_mutation, checked_mutations, part_bytes
 from lsmstate.store_base.checks import checked_entries, checked_keys, checked_rows, stream_of
 from lsmstate.store_base.reads import StoreReads
 
@@ -83,9 +85,13 @@ class AdmittedWrites(StoreWrites):
 
     def write_all(self, parts: Iterable[Sequence[Mutation]]) -> int:
         """Make several writes, or none; small ones are combined."""
+        if not isinstance(parts, Iterable):
+            raise InvalidArgumentError(
+                f"parts={shown(parts)} is a {type(parts).__name__}; give lists of Mutation"
+            )
         if isinstance(parts, Sequence):
             # They are gone through twice, and some batches can be read only once.
-            parts = [[_with_batch(self.streams, each) for each in part] for part in parts]
+            parts = [self._with_batches(part) for part in parts]
         with self.calling():
             begun = self._merged(parts)
             first, second = next(begun, None), next(begun, None)
@@ -93,6 +99,13 @@ class AdmittedWrites(StoreWrites):
                 return self.write(first or [])  # atomic by itself
             with self.admitting(self._checked(parts)):
                 return sum(map(self.write, self._merged(parts)))
+
+    def _with_batches(self, part: Sequence[Mutation]) -> list[Mutation]:
+        if not isinstance(part, Iterable) or isinstance(part, Mutation):
+            raise InvalidArgumentError(
+                f"a part of parts is {shown(part)}, a {type(part).__name__}; give lists of Mutation"
+            )
+        return [_with_batch(self.streams, mutation) for mutation in part]
 
     def _checked(self, parts: Iterable[Sequence[Mutation]]) -> Iterator[list[Mutation]]:
         for part in self._merged(parts):
@@ -105,7 +118,7 @@ class AdmittedWrites(StoreWrites):
         merged: list[Mutation] = []
         total = 0
         for given in parts:
-            part = [_with_batch(self.streams, mutation) for mutation in given]
+            part = self._with_batches(given)
             rows: list[pa.RecordBatch] = [each.rows for each in part if each.rows is not None]
             size = sum(sizes_of(each.schema).total(each) for each in rows)
             if merged and total + size > most:
@@ -119,6 +132,7 @@ class AdmittedWrites(StoreWrites):
 
 def _with_batch(streams: Mapping[str, StreamSchema], mutation: Mutation) -> Mutation:
     """The mutation with keys and rows as record batches."""
+    check_mutation(mutation)
     _, name, keys, rows = mutation
     if not isinstance(keys, pa.RecordBatch | KeyBatch | KeyBounds):
         mutation = mutation._replace(keys=checked_keys(stream_of(streams, name), keys))

@@ -76,7 +76,7 @@ def stored_name(file: Pointer) -> str:
 
 def check_export_name(name: str) -> None:
     """Raise InvalidArgumentError unless the name can be part of a file name."""
-    if _CATALOG.fullmatch(f"EXPORT-{0:010d}-{name}") is None:
+    if not isinstance(name, str) or _CATALOG.fullmatch(f"EXPORT-{0:010d}-{name}") is None:
         raise InvalidArgumentError(
             f"export name {name!r}: use 1 to 128 letters, digits and the characters _ . -"
         )

@@ -87,11 +87,11 @@ def restore(
     Cost:
         Everything is read once.
     """
-    if os.path.exists(directory) and (not os.path.isdir(directory) or os.listdir(directory)):
+    directory = os.path.abspath(directory_path(directory))
+    if os.path.exists(directory) and os.listdir(directory):
         raise InvalidArgumentError(
             f"{directory} exists and is not empty; restore overwrites nothing, so choose another"
         )
-    directory = os.path.abspath(directory_path(directory))
     place = durable_dir(source, filesystem)
     if isinstance(place, LocalDir) and holds_standalone_store(place.where):
         catalog, pin = checkpoint_catalog(place.where, name)

@@ -227,7 +227,7 @@ def test_what_is_asked_for_is_checked_first(tmp_path):
             lambda: lsmstate.restore(tmp_path / "backup", str(tmp_path / "n"), name="munday"),
         ),
         ("not empty", lambda: lsmstate.restore(tmp_path / "backup", str(full))),
-        ("not empty", lambda: lsmstate.restore(tmp_path / "backup", str(full / "file"))),
+        ("is a file", lambda: lsmstate.restore(tmp_path / "backup", str(full / "file"))),
         ("no complete export", lambda: lsmstate.delete_export(tmp_path / "backup", "x")),
         ("bogus://", lambda: lsmstate.list_exports("bogus://bucket/x")),
     ]

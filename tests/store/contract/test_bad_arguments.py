@@ -213,3 +213,77 @@ def test_what_is_shortened_still_says_what_it_was():
     assert (damage.path, damage.offset) == ("path", 7)
     assert str(damage).startswith("path at offset 7: ")
     assert str(InvalidArgumentError("'a' is short")) == "'a' is short"
+
+
+# Values of other kinds ---------------------------------------------------------------------
+
+
+@backends
+@pytest.mark.parametrize(
+    ("call", "word"),
+    [
+        (lambda s: s.write(None), "list of Mutation"),
+        (lambda s: s.write_all(None), "lists of Mutation"),
+        (lambda s: s.write_all([None]), "lists of Mutation"),
+        (lambda s: s.write_all([[None]]), "Mutation(kind"),
+        (lambda s: s.append("s", {"k": [1], "v": ["x"]}, key=5), "key=['k']"),
+        (lambda s: s.append("s", {"k": [1], "v": ["x"]}, key=[5]), "key=['k']"),
+        (lambda s: s.append(["s"], {"k": [1], "v": ["x"]}, key="k"), "Known: s"),
+        (lambda s: s.scan("s", max_bytes=None), "1 << 20"),
+        (lambda s: s.iterate("s", max_bytes="1m"), "1 << 20"),
+        (lambda s: s.probe("s", {"k": [1]}).fetch(["a"], 100), "whole numbers"),
+        (lambda s: s.probe("s", {"k": [1]}).fetch([0.5], 100), "whole numbers"),
+        (lambda s: s.probe("s", {"k": [1]}).fetch([0], -5), "max_bytes=-5"),
+        (lambda s: s.probe("s", {"k": [1]}).fetch([0], "x"), "max_bytes='x'"),
+        (lambda s: StoreMapping(None, "s"), "open_store"),
+    ],
+)
+def test_values_of_another_kind(opened, backend, call, word):
+    store = opened(backend=backend)
+    store.append("s", {"k": [1], "v": ["x"]}, key="k")
+    refused(lambda: call(store), word)
+    assert [rows.num_rows for rows in store.scan("s")] == [1]
+
+
+@pytest.mark.parametrize("name", [None, 5, "", "a/b"])
+def test_names_of_checkpoints_and_exports(opened, tmp_path, name):
+    store = opened()
+    refused(lambda: store.checkpoint(name), repr(name), "1 to 128 letters")
+    store.close()
+    if name is not None:
+        refused(
+            lambda: lsmstate.export(tmp_path / "0", tmp_path / "x", name=name), "1 to 128 letters"
+        )
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("place", [None, 5, ""])
+def test_places_of_exports(opened, tmp_path, place):
+    opened().close()
+    for call in (
+        lambda: lsmstate.export(tmp_path / "0", place),
+        lambda: lsmstate.restore(place, tmp_path / "y"),
+        lambda: lsmstate.list_exports(place),
+        lambda: lsmstate.delete_export(place, "x"),
+    ):
+        refused(call, repr(place))
+    refused(lambda: lsmstate.restore(tmp_path / "0", place), f"directory={place!r}")
+    refused(lambda: lsmstate.export(tmp_path / "0", tmp_path, filesystem=5), "pyarrow.fs")
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"time": lsmstate.join.Time(event_time="t")}, 'as in {"a": "at"}'),
+        ({"time": lsmstate.join.Time(event_time=5)}, 'as in {"a": "at"}'),
+        ({"changes": "op"}, 'as in {"a": "op"}'),
+        ({"changes": ["a"]}, 'as in {"a": "op"}'),
+        ({"on": b"a.k = b.k"}, "a condition as text"),
+        ({"on": [5]}, "name of a column"),
+        ({"on": {"a": 5, "b": ["k"]}}, "a list of columns"),
+        ({"algorithm": "tree", "order": 5}, "names of the streams in a list"),
+        ({"algorithm": "tree", "order": "best", "sample": 5}, 'as in {"a": rows}'),
+    ],
+)
+def test_options_of_another_kind(options, word):
+    refused(lambda: MultiwayJoin(TWO, **{"on": "a.k = b.k", **options}), word)

@@ -156,7 +156,7 @@ def test_a_log_of_a_crash_is_sealed_by_the_next_close(memory_path):
     data = log.read_bytes()
     for left in (data[:-1], b"", None):
         replaced(log, left)
-        with pytest.raises(CorruptionError, match="end before write 2|at offset"):
+        with pytest.raises(CorruptionError, match=r"end before write 2|at offset"):
             opened(memory_path / "left", SYNCS["never"])
     log.write_bytes(data)
     assert all_ids(memory_path / "left", options=SYNCS["never"]) == [0, 1]
