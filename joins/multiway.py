@@ -38,6 +38,7 @@ from lsmstate.joins.specs.final import FinalSpec
 from lsmstate.joins.specs.multi_key import GraphSpec
 from lsmstate.joins.specs.one_key import Condition, JoinSpec, check_streams
 from lsmstate.joins.specs.typed_condition import How, in_text, typed_condition
+from lsmstate.joins.specs.within import with_distance
 from lsmstate.local_directory import directory_path
 from lsmstate.opening import open_store
 from lsmstate.option_names import names_checked
@@ -51,8 +52,9 @@ from lsmstate.store_base.guard import StoreGuard
 Algorithm = Literal["umjoin", "tree"]
 ALGORITHMS: Final[tuple[str, ...]] = get_args(Algorithm)
 
-_TIME_HERE: Final = ("event_time", "retention", "late")
+_TIME_HERE: Final = ("event_time", "retention", "within", "late")
 _STATE_HERE: Final = ("memory", "backend", "state_dir", "options")
+_NO_TIME: Final = 'name its column of time stamps, as in time=Time(event_time={"a": "at"})'
 _ON_SPARK: Final = "is an option on Spark only; leave it out"
 #: Fields of Options that are said elsewhere.
 _ELSEWHERE: Final = {"memory_bytes": "give memory=... instead"}
@@ -156,6 +158,8 @@ class MultiwayJoin:
         if path is not None:
             path = directory_path(path, "state_dir")
         self._declared = dict(streams)
+        columns = {name: schema.names for name, schema in streams.items()}
+        on = with_distance(on, time.within, told.columns, columns, _NO_TIME)
         self._asked = AskedCondition.of(streams, on, how, changes)
         streams, on = self._asked.streams, self._asked.on
         self.spec = _spec_of(streams, on, how, emit, changes, told)

@@ -6,6 +6,7 @@ one.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from datetime import timedelta
 from typing import Any, Final, Literal
 
 from lsmstate.errors import InvalidArgumentError
@@ -35,6 +36,9 @@ class Time:
             only; on Spark it is the column of the stream's watermark.
         retention: How long rows of a stream match at most, as in ``{"o": "7 days"}``. Fixed by the
             first start.
+        within: How far apart the event times of the rows of a result are at most, for all pairs of
+            streams: "10 minutes", or a timedelta. It is part of the condition. Fixed by the first
+            start.
         late: What becomes of late rows. "drop": left out, and counted. "join": matched with what
             is still stored. "side": left out and kept aside. On Spark they are kept in the state,
             in the stream ``o (late)``, which ``spark.read.format("lsmstate")`` reads with the
@@ -55,6 +59,7 @@ class Time:
 
     event_time: Mapping[str, str] | None = None
     retention: Retention | None = None
+    within: str | timedelta | None = None
     late: Late = "drop"
     late_batches: int | None = None
     result_time: str | None = None

@@ -300,6 +300,11 @@ def _set_options(
     does not have."""
     if time.result_time is not None:
         raise InvalidArgumentError(f"result_time={time.result_time!r}: {_REMEDY}")
+    if time.within is not None:
+        raise InvalidArgumentError(
+            f"within={time.within!r}: a query says it in its condition; write AND a.at BETWEEN "
+            "b.at - INTERVAL 10 MINUTES AND b.at + INTERVAL 10 MINUTES"
+        )
     given = {"shares": shares, "skew": skew, "time": time, "state": state}
     defaults = {"shares": None, "skew": None, "time": TIME, "state": STATE}
     return {name: value for name, value in given.items() if value != defaults[name]}

@@ -85,7 +85,7 @@ class EventTime:
                     f"retention[{given!r}]={value!r}: stream {name!r} has no event time; name its "
                     "column of time stamps"
                 )
-            least = _retention_us(given, value)
+            least = duration_us(f"retention[{given!r}]", value)
             most = needed[name]
             kept[name] = least if most is None else min(least, most)
         return cls(columns, bounds, kept, late, needs_time)
@@ -294,8 +294,8 @@ def _equal_times(spec: JoinSpec | GraphSpec) -> list[Bound]:
     return [bound for bound in found if is_between_times(spec.streams, bound)]
 
 
-def _retention_us(name: str, value: str | timedelta) -> int:
-    what = f"retention[{name!r}]"
+def duration_us(what: str, value: str | timedelta) -> int:
+    """Microseconds of a length of time. InvalidArgumentError, about ``what``, if it is none."""
     if isinstance(value, timedelta):
         found = value // timedelta(microseconds=1)
     elif isinstance(value, str):

@@ -8,6 +8,7 @@
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -22,6 +23,7 @@ from lsmstate.joins.specs.event_time import TimedSpec, TimeOptions
 from lsmstate.joins.specs.multi_key import GraphSpec, create_spec
 from lsmstate.joins.specs.one_key import Condition, JoinSpec, check_streams
 from lsmstate.joins.specs.typed_condition import How, TypedCondition, in_text, typed_condition
+from lsmstate.joins.specs.within import with_distance
 from lsmstate.option_names import names_checked
 from lsmstate.spark_integration.catalyst.conditions import column_text
 from lsmstate.spark_integration.joins.changes import change_spec, check_time
@@ -30,7 +32,12 @@ from lsmstate.spark_integration.joins.final import final_spec
 from lsmstate.spark_integration.joins.inner import coerced_graph, coerced_spec
 from lsmstate.spark_integration.joins.late_rows import check_late
 from lsmstate.spark_integration.joins.request import OPERATOR, InnerJoin, JoinRequest
-from lsmstate.spark_integration.joins.watermarks import check_not_named, timing_of, watermarked
+from lsmstate.spark_integration.joins.watermarks import (
+    check_not_named,
+    timing_of,
+    watermark_columns,
+    watermarked,
+)
 from lsmstate.spark_integration.plan.inputs import Inputs, UnfitInputError, session_of
 from lsmstate.spark_integration.plan.options import OperatorOptions
 from lsmstate.spark_integration.skew.checks import (
@@ -40,6 +47,8 @@ from lsmstate.spark_integration.skew.checks import (
     check_skew,
 )
 from lsmstate.spark_integration.skew.key_watch import SPREAD
+
+_NO_TIME: Final = 'give it a watermark, as in stream.withWatermark("at", "10 minutes")'
 
 
 @names_checked(GROUPS)
@@ -158,6 +167,9 @@ def multiway_join(
     check_unmatched(unmatched)
     check_late(late, time.late_batches, state.backend)
     condition = column_text(on) if isinstance(on, Column) else on
+    condition = with_distance(
+        condition, time.within, watermark_columns(streams), _columns(streams), _NO_TIME
+    )
     streams, condition, computed = with_computed_keys(streams, condition)
     typed, rest = _condition(streams, condition, how)
     is_final = emit == FINAL and not changes
@@ -280,11 +292,15 @@ def _check_kinds(on: object, result_time: object, **mappings: object) -> None:
             )
 
 
+def _columns(streams: Mapping[str, DataFrame]) -> dict[str, list[str]]:
+    return {name: list(frame.schema.names) for name, frame in streams.items()}
+
+
 def _condition(
     streams: Mapping[str, DataFrame], on: Condition, how: How
 ) -> tuple[TypedCondition, tuple[str, ...]]:
     """Keys and join types, and the conditions of inner joins that are neither."""
-    columns = {name: list(frame.schema.names) for name, frame in streams.items()}
+    columns = _columns(streams)
     typed = typed_condition(columns, on, how)
     if typed.tree is not None or not isinstance(typed.on, str):
         return typed, ()

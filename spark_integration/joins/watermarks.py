@@ -116,14 +116,22 @@ def _kept(kept: int | None) -> str:
     return f"until the watermark is {timedelta(microseconds=kept)} past"
 
 
-def watermarked(rows: Mapping[str, pa.Schema], streams: Mapping[str, DataFrame]) -> dict[str, str]:
-    """By stream, the column of its watermark if that is a time stamp."""
+def watermark_columns(streams: Mapping[str, DataFrame]) -> dict[str, str]:
+    """By stream, the column of its watermark."""
     return {
         name: field.name
         for name, frame in streams.items()
         for field in frame.schema
         if WATERMARK_METADATA in (field.metadata or {})
-        and pa.types.is_timestamp(rows[name].field(field.name).type)
+    }
+
+
+def watermarked(rows: Mapping[str, pa.Schema], streams: Mapping[str, DataFrame]) -> dict[str, str]:
+    """By stream, the column of its watermark if that is a time stamp."""
+    return {
+        name: column
+        for name, column in watermark_columns(streams).items()
+        if pa.types.is_timestamp(rows[name].field(column).type)
     }
 
 

@@ -17,6 +17,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
 
+from lsmstate.errors import InvalidArgumentError
 from lsmstate.spark import QueryState, State, Time, explain_join, multiway_join, rescale
 from lsmstate.state_location import StatePlace, open_bucket
 from support.grouped import grouped
@@ -38,6 +39,27 @@ pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("few_partitions")]
 
 CORRECTNESS = "spark.sql.streaming.statefulOperator.checkCorrectness.enabled"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+
+def test_a_distance_is_the_condition_that_says_it(spark: Any, tmp_path: Path) -> None:
+    """Written by hand and by ``within``, with a Column and with lists of keys."""
+    a, b = hourly(tmp_path, "a", 0, 2, 1), hourly(tmp_path, "b", 0, 2, 2)
+    streams = {"a": read(spark, a), "b": read(spark, b)}
+    by_hand = "a.k = b.k AND a.at BETWEEN b.at - INTERVAL 10 MINUTES AND b.at + INTERVAL 10 MINUTES"
+    kept = explain_join(multiway_join(streams, by_hand)).splitlines()[-1]
+    assert "a: until the watermark is 0:10:00 past at" in kept
+    time = Time(within="10 minutes")
+    for on in ("a.k = b.k", F.col("a.k") == F.col("b.k"), ["k"], {"a": ["k"], "b": ["k"]}):
+        assert explain_join(multiway_join(streams, on, time=time)).splitlines()[-1] == kept
+    shown = multiway_join(streams, ["k"], time=time).select("na", "nb")
+    sql = (
+        f"SELECT na, nb FROM {a.sql} a JOIN {b.sql} b ON a.k = b.k "
+        "AND abs(epoch(a.at) - epoch(b.at)) <= 600"
+    )
+    assert Counter(run(shown, tmp_path)) == Counter(by_duckdb(sql))
+    rates = spark.readStream.format("rate").load()
+    with pytest.raises(InvalidArgumentError, match=r"stream 'b' has no event time; give it a w"):
+        multiway_join({"a": streams["a"], "b": rates}, "a.k = b.value", time=time)
 
 
 def joined_sql(a: FileStream, b: FileStream) -> str:
