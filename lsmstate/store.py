@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lsmstate.cython_ext.keys.encoded_ranges import EncodedRanges
 from lsmstate.cython_ext.keys.key_codec import KeyBatch
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.expiry_rules import Expiry
@@ -46,6 +47,9 @@ class ArrowArray(Protocol):
 
     def __arrow_c_array__(self, requested_schema: Any = None) -> Any: ...
 
+
+#: A column: an array of pyarrow, or another that Arrow takes.
+ArrowColumn: TypeAlias = pa.Array | pa.ChunkedArray | Sequence[Any] | npt.NDArray[Any]
 
 #: A batch as callers have it. Columns are taken by name, in any order, and cast where no value
 #: changes. In a list of dictionaries, a column that some rows lack is null there.
@@ -142,6 +146,49 @@ class KeyBounds(NamedTuple):
     low: KeyValues | None = None
     high: KeyValues | None = None
     prefix: KeyValues | None = None
+
+
+@dataclass(frozen=True)
+class RangeBounds:
+    """Ranges of keys, one per row: values of the first key columns, and a range of the next column.
+
+    - A null in a row makes its range empty.
+    - Values are ordered as keys are: NaN is the greatest value and equals itself, -0.0 equals 0.0.
+    - In a null-safe store a null in ``equal`` equals a null, and a range of values holds no null.
+
+    Attributes:
+        equal: Values of the first key columns, fewer than all if there are bounds; None: of none.
+        low: Lowest value of the next key column; None: unbounded below.
+        high: Highest value of the next key column; None: unbounded above.
+        includes_low: Whether keys with the lowest value belong to the range.
+        includes_high: Whether keys with the highest value belong to the range.
+    """
+
+    equal: BatchLike | None = None
+    low: ArrowColumn | None = None
+    high: ArrowColumn | None = None
+    includes_low: bool = True
+    includes_high: bool = True
+
+
+class RangeMatches(NamedTuple):
+    """A piece of the stored rows that lie in at least one range, each once, in key order.
+
+    A range is named by its row in the bounds. Its rows of the piece are one stretch of them.
+
+    Attributes:
+        rows: The rows.
+        ranges: The ranges that have rows in this piece, in the order of their lower bounds.
+        first: Beside each range, where its rows begin.
+        stop: Beside each range, where its rows end: they are ``rows[first:stop]``.
+        keys: The key of each row, if keys were asked for.
+    """
+
+    rows: pa.RecordBatch
+    ranges: Positions
+    first: Positions
+    stop: Positions
+    keys: pa.RecordBatch | None = None
 
 
 class Mutation(NamedTuple):
@@ -266,6 +313,74 @@ class StateStore(Protocol):
         Cost:
             One walk over each structure in key order, filters first. Memory: about 100 bytes per
             key, and the keys.
+        """
+        ...
+
+    def probe_ranges(
+        self,
+        stream: str,
+        bounds: RangeBounds | EncodedRanges,
+        max_bytes: int = 1 << 20,
+        *,
+        first: bool = False,
+        last: bool = False,
+        with_keys: bool = False,
+    ) -> Iterator[RangeMatches]:
+        """Read the live rows of many ranges of keys at once.
+
+        - A row that lies in several ranges is read once.
+        - Rows come in key order, those of one key in arrival order. In a stream with an expiry,
+          one time bucket comes after another, each in key order.
+        - The iterator is valid until the next write.
+
+        Args:
+            stream: Name of the stream.
+            bounds: The ranges.
+            max_bytes: Encoded size of a piece, approximately; at least one row.
+            first: Only the first row of each range: of its least key, the one that arrived first.
+            last: Only the last row of each range: of its greatest key, the one that arrived last.
+            with_keys: Whether pieces have the keys of their rows.
+
+        Returns:
+            Pieces that are not empty. The rows of a range may span several.
+
+        Raises:
+            InvalidArgumentError: The bounds do not fit the key.
+            MemoryLimitError: There is no room for the ranges, or for a piece.
+
+        Cost:
+            One walk over the keys of each structure, which visits the ranges only. Time is
+            proportional to the ranges and the rows read. Memory: the ranges, the keys of a portion
+            (a sixteenth of the memory cap), and one piece. For ``first`` and ``last``, one row of
+            each range.
+
+        Example:
+            ```python
+            around = RangeBounds(low=pc.subtract(new["t"], 5), high=pc.add(new["t"], 5))
+            for rows, ranges, first, stop, _ in store.probe_ranges("trades", around):
+                print(ranges, stop - first)
+            ```
+        """
+        ...
+
+    def count_ranges(
+        self, stream: str, bounds: RangeBounds | EncodedRanges
+    ) -> npt.NDArray[np.int64]:
+        """Count the live rows of many ranges of keys at once.
+
+        Args:
+            stream: Name of the stream.
+            bounds: The ranges.
+
+        Returns:
+            The number of live rows in each range.
+
+        Raises:
+            InvalidArgumentError: The bounds do not fit the key.
+
+        Cost:
+            One walk over the keys in the ranges. Rows are read only where some may be retracted or
+            expired.
         """
         ...
 
@@ -468,6 +583,74 @@ class StoreReader(Protocol):
             for piece in store.iterate("orders", low=(7,), high=(9,)):
                 print(piece.keys, piece.rows)
             ```
+        """
+        ...
+
+    def probe_ranges(
+        self,
+        stream: str,
+        bounds: RangeBounds | EncodedRanges,
+        max_bytes: int = 1 << 20,
+        *,
+        first: bool = False,
+        last: bool = False,
+        with_keys: bool = False,
+    ) -> Iterator[RangeMatches]:
+        """Read the live rows of many ranges of keys at once.
+
+        - A row that lies in several ranges is read once.
+        - Rows come in key order, those of one key in arrival order. In a stream with an expiry,
+          one time bucket comes after another, each in key order.
+        - The iterator is valid until the next write.
+
+        Args:
+            stream: Name of the stream.
+            bounds: The ranges.
+            max_bytes: Encoded size of a piece, approximately; at least one row.
+            first: Only the first row of each range: of its least key, the one that arrived first.
+            last: Only the last row of each range: of its greatest key, the one that arrived last.
+            with_keys: Whether pieces have the keys of their rows.
+
+        Returns:
+            Pieces that are not empty. The rows of a range may span several.
+
+        Raises:
+            InvalidArgumentError: The bounds do not fit the key.
+            MemoryLimitError: There is no room for the ranges, or for a piece.
+
+        Cost:
+            One walk over the keys of each structure, which visits the ranges only. Time is
+            proportional to the ranges and the rows read. Memory: the ranges, the keys of a portion
+            (a sixteenth of the memory cap), and one piece. For ``first`` and ``last``, one row of
+            each range.
+
+        Example:
+            ```python
+            around = RangeBounds(low=pc.subtract(new["t"], 5), high=pc.add(new["t"], 5))
+            for rows, ranges, first, stop, _ in store.probe_ranges("trades", around):
+                print(ranges, stop - first)
+            ```
+        """
+        ...
+
+    def count_ranges(
+        self, stream: str, bounds: RangeBounds | EncodedRanges
+    ) -> npt.NDArray[np.int64]:
+        """Count the live rows of many ranges of keys at once.
+
+        Args:
+            stream: Name of the stream.
+            bounds: The ranges.
+
+        Returns:
+            The number of live rows in each range.
+
+        Raises:
+            InvalidArgumentError: The bounds do not fit the key.
+
+        Cost:
+            One walk over the keys in the ranges. Rows are read only where some may be retracted or
+            expired.
         """
         ...
 

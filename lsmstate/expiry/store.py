@@ -12,15 +12,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from datetime import date, datetime
+from itertools import chain
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lsmstate.cython_ext.keys.encoded_ranges import EncodedRanges
 from lsmstate.cython_ext.keys.key_codec import KeyBatch
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.expiry.combined_probe import CombinedProbe, FilteredProbe
+from lsmstate.expiry.combined_ranges import end_of_slots, visible_matches
 from lsmstate.expiry.merged_entries import merged_entries
 from lsmstate.expiry.retraction_lookup import held_rows
 from lsmstate.expiry.time_buckets import NOWHERE, Lane, LaneState
@@ -38,11 +41,14 @@ from lsmstate.store import (
     Mutation,
     Positions,
     Probe,
+    RangeBounds,
+    RangeMatches,
     StoreReader,
     StreamSchema,
 )
 from lsmstate.store_base.batch_limits import check_row_sizes, key_parts_of, part_bytes, parts_of
 from lsmstate.store_base.checks import (
+    check_piece_bytes,
     checked_entries,
     checked_keys,
     encoded_keys,
@@ -50,6 +56,8 @@ from lsmstate.store_base.checks import (
     stream_of,
 )
 from lsmstate.store_base.key_range import key_range
+from lsmstate.store_base.range_bounds import encoded_ranges
+from lsmstate.store_base.range_reads import check_one_end
 from lsmstate.store_base.read_pieces import EntryPieces, row_pieces
 from lsmstate.store_base.reads import StoreReads, in_one_call
 from lsmstate.store_base.slots import LANES, OUT_SLOTS, SLOTS, with_slots
@@ -152,6 +160,74 @@ class LaneReads(StoreReads):
             for name, may_be_due in lane.readable()
         ]
         return EntryPieces(merged_entries(lane.codec, sources, reverse), lane.schema)
+
+    @in_one_call
+    def probe_ranges(
+        self,
+        stream: str,
+        bounds: RangeBounds | EncodedRanges,
+        max_bytes: int = 1 << 20,
+        *,
+        first: bool = False,
+        last: bool = False,
+        with_keys: bool = False,
+    ) -> Iterator[RangeMatches]:
+        """Read many ranges; with an expiry one time bucket after another, by key in it."""
+        lane = self._lane(stream)
+        if lane is None:
+            return self._reads.probe_ranges(
+                stream, bounds, max_bytes, first=first, last=last, with_keys=with_keys
+            )
+        check_one_end(first, last)
+        check_piece_bytes(max_bytes)
+        ranges = encoded_ranges(lane.schema, bounds)
+        if not first and not last:
+            parts = [
+                self._slot_ranges(lane, name, ranges, max_bytes, due=due, with_keys=with_keys)
+                for name, due in lane.readable()
+            ]
+            return chain.from_iterable(parts)
+        ends = [
+            # Rows of a slot may have expired, the last one too: all are read, and filtered.
+            self._slot_ranges(lane, name, ranges, max_bytes, due=due, with_keys=True)
+            if due
+            else self._reads.probe_ranges(
+                name, ranges, max_bytes, first=first, last=last, with_keys=True
+            )
+            for name, due in lane.readable()
+        ]
+        return end_of_slots(lane, ends, len(ranges), max_bytes, is_last=last, with_keys=with_keys)
+
+    def _slot_ranges(
+        self,
+        lane: Lane,
+        name: str,
+        ranges: EncodedRanges,
+        max_bytes: int,
+        *,
+        due: bool,
+        with_keys: bool,
+    ) -> Iterator[RangeMatches]:
+        found = self._reads.probe_ranges(name, ranges, max_bytes, with_keys=with_keys)
+        return visible_matches(lane, found) if due else found
+
+    @in_one_call
+    def count_ranges(
+        self, stream: str, bounds: RangeBounds | EncodedRanges
+    ) -> npt.NDArray[np.int64]:
+        """Count the rows of many ranges; those of slots where rows may have expired are read."""
+        lane = self._lane(stream)
+        if lane is None:
+            return self._reads.count_ranges(stream, bounds)
+        ranges = encoded_ranges(lane.schema, bounds)
+        counts = np.zeros(len(ranges), dtype=np.int64)
+        for name, due in lane.readable():
+            if not due:
+                counts += self._reads.count_ranges(name, ranges)
+                continue
+            for piece in visible_matches(lane, self._reads.probe_ranges(name, ranges)):
+                counts[piece.ranges] += piece.stop - piece.first
+        return counts
 
     @in_one_call
     def stats(self) -> StoreStats:

@@ -19,6 +19,7 @@ from lsmstate.cython_ext.iterators.key_lookup import Lookup
 from lsmstate.cython_ext.iterators.merging_iter import MergingSource
 from lsmstate.cython_ext.iterators.row_fetch import Cursor
 from lsmstate.cython_ext.iterators.scanner import Scanner
+from lsmstate.cython_ext.keys.encoded_ranges import EncodedRanges
 from lsmstate.cython_ext.keys.key_codec import KeyBatch, KeyCodec
 from lsmstate.cython_ext.keys.key_decode import KeyDecoder
 from lsmstate.cython_ext.memory.read_budget import check_room
@@ -36,6 +37,7 @@ from lsmstate.store_base.checks import check_piece_bytes, checked_positions, enc
 from lsmstate.store_base.guard import Access, read_stepwise
 from lsmstate.store_base.key_parts import MANY_KEYS, probe_bytes
 from lsmstate.store_base.key_range import KeyRange
+from lsmstate.store_base.range_reads import PORTION_KEYS, KeyPortion
 
 
 class Tiers(NamedTuple):
@@ -173,10 +175,22 @@ class LsmReader:
             lookup.own_keys()
         asked_keys = encoded.n_valid if asked_for is None else len(asked_for)
         self.probed.add(asked_keys, *lookup.counters())
+        return self._counted(access, tiers, stream, lookup, encoded, asked_for)
+
+    def _counted(
+        self,
+        access: Access,
+        tiers: Tiers,
+        stream: str,
+        lookup: Lookup,
+        keys: KeyBatch,
+        positions: Positions | None,
+    ) -> Probe:
+        """Return the probe of a lookup; where there may be retractions, they are looked up too."""
         hidden = hidden_number(self._numbers[stream], self._streams)
         if not tiers.may_hold(hidden):
             return LsmProbe(lookup, access)
-        retracted = self._lookup(tiers, stream, hidden, encoded, asked_for)
+        retracted = self._lookup(tiers, stream, hidden, keys, positions)
         codec = self._row_codecs[stream]
         return RetractedProbe(lookup, retracted, codec, self._budget, access)
 
@@ -222,6 +236,37 @@ class LsmReader:
             return read_stepwise(access, self._live(stream, scanner, max_bytes))
         pieces = _pieces(scanner, access, max_bytes)
         return (Entries(scanner.keys_of_piece(), rows) for rows in pieces)
+
+    def range_keys(
+        self, access: Access, stream: str, ranges: EncodedRanges
+    ) -> Iterator[KeyPortion]:
+        """Find the keys in ranges."""
+        return read_stepwise(access, self._portions(access, stream, ranges))
+
+    def _portions(self, access: Access, stream: str, ranges: EncodedRanges) -> Iterator[KeyPortion]:
+        found: list[bytes | None] = []
+        for place in range(ranges.segment_count):
+            wanted = KeyRange(*ranges.segment(place))
+            decoder = KeyDecoder(self._streams[stream].key)
+            scanner = self._scanner(stream, wanted, decoder=decoder)
+            last = None
+            while scanner.next_piece(1 << 18) is not None:
+                for name in self._key_codecs[stream].encode(scanner.keys_of_piece()).to_pylist():
+                    if name != last:
+                        if len(found) == PORTION_KEYS:
+                            yield self._portion(access, stream, found, is_last=False)
+                            found = []
+                        found.append(name)
+                        last = name
+        yield self._portion(access, stream, found, is_last=True)
+
+    def _portion(
+        self, access: Access, stream: str, found: list[bytes | None], *, is_last: bool
+    ) -> KeyPortion:
+        keys = KeyBatch.from_bytes(found)
+        tiers = self._tiers()
+        lookup = self._lookup(tiers, stream, self._numbers[stream], keys, None)
+        return KeyPortion(keys, self._counted(access, tiers, stream, lookup, keys, None), is_last)
 
     def _may_have_retractions(self, stream: str) -> bool:
         return self._tiers().may_hold(hidden_number(self._numbers[stream], self._streams))

@@ -1,10 +1,12 @@
 """Reads of a MemoryStore's tables, or of a snapshot."""
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import pyarrow as pa
 
+from lsmstate.cython_ext.keys.encoded_ranges import EncodedRanges
 from lsmstate.cython_ext.keys.key_codec import KeyBatch, KeyCodec
 from lsmstate.cython_ext.keys.key_decode import KeyDecoder
 from lsmstate.memory_backend.table import MemoryTable
@@ -14,6 +16,7 @@ from lsmstate.store import Entries, Matches, Positions, StreamSchema
 from lsmstate.store_base.checks import check_piece_bytes, checked_positions, encoded_keys
 from lsmstate.store_base.guard import Access, read_stepwise
 from lsmstate.store_base.key_range import KeyRange
+from lsmstate.store_base.range_reads import PORTION_KEYS, KeyPortion
 
 Tables = dict[str, MemoryTable]
 
@@ -57,6 +60,37 @@ class MemoryReader:
         decoder = KeyDecoder(self._streams[stream].key)
         pieces = self._tables()[stream].scan(wanted, max_bytes, reverse=reverse)
         return (Entries(decoder.decode(keys), rows) for keys, rows in read_stepwise(access, pieces))
+
+    def range_keys(
+        self, access: Access, stream: str, ranges: EncodedRanges
+    ) -> Iterator[KeyPortion]:
+        """Find the keys in ranges: slices of all keys, sorted."""
+        return read_stepwise(access, self._portions(access, stream, ranges))
+
+    def _portions(self, access: Access, stream: str, ranges: EncodedRanges) -> Iterator[KeyPortion]:
+        table = self._tables()[stream]
+        known = table.sorted_keys()
+        found: list[bytes | None] = []
+        for place in range(ranges.segment_count):
+            low, high = ranges.segment(place)
+            start = bisect_left(known, low)
+            end = len(known) if high is None else bisect_left(known, high, start)
+            while start < end:
+                part = known[start : min(end, start + PORTION_KEYS - len(found))]
+                found += part
+                start += len(part)
+                if len(found) == PORTION_KEYS:
+                    yield self._portion(access, table, found, is_last=False)
+                    found = []
+        yield self._portion(access, table, found, is_last=True)
+
+    def _portion(
+        self, access: Access, table: MemoryTable, found: list[bytes | None], *, is_last: bool
+    ) -> KeyPortion:
+        keys = KeyBatch.from_bytes(found)
+        asked = np.arange(len(found), dtype=np.int64)
+        probe = MemoryProbe(access, table, keys, asked, self.counters)
+        return KeyPortion(keys, probe, is_last)
 
     def stats(self) -> StoreStats:
         """Return the counters of what is read here."""

@@ -44,6 +44,8 @@ class MemoryTable:
         self._dead = 0
         #: Pending retractions: key -> encoded rows.
         self._pending: dict[bytes, list[bytes]] = {}
+        #: The keys in order, made when they are asked for; None: keys have come or gone since.
+        self._sorted: list[bytes] | None = None
         self.row_bytes = 0
         self.index_bytes = 0
 
@@ -68,6 +70,7 @@ class MemoryTable:
             ranges = index.get(key)
             if ranges is None:
                 ranges = index[key] = array("q")
+                self._sorted = None
                 self.index_bytes += KEY_BYTES + len(key)
             ranges.extend((first, count))
             first += count
@@ -103,6 +106,7 @@ class MemoryTable:
             self.delete([key])
             self._dead -= len(numbers)
             if numbers:
+                self._sorted = None
                 self._index[key] = array("q", [n for number in numbers for n in (number, 1)])
                 self.index_bytes += KEY_BYTES + len(key) + RANGE_BYTES * len(numbers)
             missing = pending + missing
@@ -121,6 +125,7 @@ class MemoryTable:
             self._pop_pending(key)
             ranges = self._index.pop(key, None)
             if ranges is not None:
+                self._sorted = None
                 self._dead += sum(ranges[1::2])
                 self.index_bytes -= KEY_BYTES + len(key) + RANGE_BYTES * (len(ranges) // 2)
 
@@ -175,6 +180,12 @@ class MemoryTable:
         before = np.concatenate([[0], np.cumsum(pairs[:, 1])])
         ends = np.cumsum(lengths)
         return before[ends] - before[ends - lengths], _expanded(pairs)
+
+    def sorted_keys(self) -> list[bytes]:
+        """Return the keys in order. Cost: one sort after each change of the keys."""
+        if self._sorted is None:
+            self._sorted = sorted(self._index)
+        return self._sorted
 
     def sizes(self, numbers: Positions) -> Sizes:
         """Return the bytes of each of the rows."""

@@ -8,6 +8,7 @@ from weakref import WeakSet
 import numpy as np
 import pyarrow as pa
 
+from lsmstate.cython_ext.keys.encoded_ranges import EncodedRanges
 from lsmstate.cython_ext.keys.key_codec import KeyBatch, KeyCodec
 from lsmstate.cython_ext.keys.key_decode import KeyDecoder
 from lsmstate.cython_ext.rows.row_codec import RowCodec
@@ -19,6 +20,7 @@ from lsmstate.store import Entries, Matches, Positions, StreamSchema
 from lsmstate.store_base.checks import check_piece_bytes, checked_positions, encoded_keys
 from lsmstate.store_base.guard import Access, read_stepwise
 from lsmstate.store_base.key_range import KeyRange
+from lsmstate.store_base.range_reads import PORTION_KEYS, KeyPortion
 
 #: Most chunks read by one multi-get; fewer if they are large on average.
 _CHUNKS_PER_GET = 64
@@ -101,6 +103,55 @@ class RocksReader:
                     del keys[done]
 
         return entries()
+
+    def range_keys(
+        self, access: Access, stream: str, ranges: EncodedRanges
+    ) -> Iterator[KeyPortion]:
+        """Find the keys in ranges with one iterator, which seeks to each segment."""
+        return read_stepwise(access, self._portions(access, stream, ranges))
+
+    def _portions(self, access: Access, stream: str, ranges: EncodedRanges) -> Iterator[KeyPortion]:
+        names: list[bytes] = []
+        entries: list[bytes | None] = []
+        for name, entry in self._in_segments(stream, ranges):
+            names.append(name)
+            entries.append(entry)
+            if len(names) == PORTION_KEYS:
+                yield self._portion(access, stream, names, entries, is_last=False)
+                names, entries = [], []
+        yield self._portion(access, stream, names, entries, is_last=True)
+
+    def _portion(
+        self,
+        access: Access,
+        stream: str,
+        names: list[bytes],
+        entries: list[bytes | None],
+        *,
+        is_last: bool,
+    ) -> KeyPortion:
+        asked = np.arange(len(names), dtype=np.int64)
+        probe = RocksProbe(self, access, stream, len(names), asked, names, entries)
+        keys = KeyBatch.from_bytes([name[_STREAM.size :] for name in names])
+        return KeyPortion(keys, probe, is_last)
+
+    def _in_segments(self, stream: str, ranges: EncodedRanges) -> Iterator[tuple[bytes, bytes]]:
+        """Yield (name, entry) of the keys in the segments of the ranges, in key order."""
+        held = _Held(self.counts.iter())
+        self._iterators.add(held)
+        for place in range(ranges.segment_count):
+            low, high = KeyRange(*ranges.segment(place)).in_stream(self._numbers[stream])
+            with rocks_errors(self._path):
+                held.at.seek(low)
+            while held.at.valid():
+                name = held.at.key()
+                if high is not None and name >= high:
+                    break
+                yield name, held.at.value()
+                with rocks_errors(self._path):
+                    held.at.next()
+            with rocks_errors(self._path):
+                held.at.status()
 
     def stats(self) -> StoreStats:
         """Return the counters of what is read here; the store whose cache it shares counts the

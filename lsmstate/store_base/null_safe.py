@@ -6,13 +6,16 @@
   never null. Inside it a null equals a null and comes first in key order.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from datetime import date, datetime
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
+from lsmstate.cython_ext.keys.encoded_ranges import EncodedRanges
 from lsmstate.cython_ext.keys.key_codec import KeyBatch
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.pieces import Pieces
@@ -27,11 +30,14 @@ from lsmstate.store import (
     Mutation,
     Positions,
     Probe,
+    RangeBounds,
+    RangeMatches,
     StoreReader,
     StreamSchema,
 )
 from lsmstate.store_base.checks import checked_entries, checked_keys, stream_of
 from lsmstate.store_base.key_values import key_batch, key_values
+from lsmstate.store_base.range_bounds import CheckedBounds
 from lsmstate.store_base.read_pieces import EntryPieces
 from lsmstate.store_base.reads import StoreReads
 from lsmstate.store_base.writes import StoreWrites
@@ -113,6 +119,58 @@ class NullSafeReads(StoreReads):
         schema = stream_of(self._streams, stream)
         entries = (Entries(_plain(keys, schema.key), rows) for keys, rows in found)
         return EntryPieces(entries, schema)
+
+    def probe_ranges(
+        self,
+        stream: str,
+        bounds: RangeBounds | EncodedRanges,
+        max_bytes: int = 1 << 20,
+        *,
+        first: bool = False,
+        last: bool = False,
+        with_keys: bool = False,
+    ) -> Iterator[RangeMatches]:
+        """Read many ranges; a null in ``equal`` equals a null, and no range of values holds one."""
+        found = self._reads.probe_ranges(
+            stream,
+            self._bounds(stream, bounds),
+            max_bytes,
+            first=first,
+            last=last,
+            with_keys=with_keys,
+        )
+        if not with_keys:
+            return found
+        key = stream_of(self._streams, stream).key
+        return (
+            piece if piece.keys is None else piece._replace(keys=_plain(piece.keys, key))
+            for piece in found
+        )
+
+    def count_ranges(
+        self, stream: str, bounds: RangeBounds | EncodedRanges
+    ) -> npt.NDArray[np.int64]:
+        """Count the rows of many ranges."""
+        return self._reads.count_ranges(stream, self._bounds(stream, bounds))
+
+    def _bounds(self, stream: str, bounds: RangeBounds | EncodedRanges) -> RangeBounds:
+        if isinstance(bounds, EncodedRanges):
+            raise InvalidArgumentError(
+                f"bounds of stream {stream!r} are encoded; this store takes them as RangeBounds"
+            )
+        given = CheckedBounds(stream_of(self._streams, stream), bounds)
+        low, high = (None if side is None else _wrapped(side) for side in (given.low, given.high))
+        includes_low = bounds.includes_low
+        if low is None and high is not None:  # nulls come first: the range begins behind them
+            low = _wrapped(pa.nulls(given.n, high.type.field(0).type), is_null=False)
+            includes_low = False
+        return replace(
+            bounds,
+            equal=None if given.equal is None else null_safe_keys(given.equal),
+            low=low,
+            high=high,
+            includes_low=includes_low,
+        )
 
     def stats(self) -> StoreStats:
         """Return the counters of the store below."""
@@ -210,3 +268,13 @@ class NullSafeStore(NullSafeReads, StoreWrites):
 def _plain(keys: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Invert ``null_safe_keys``."""
     return pa.RecordBatch.from_arrays([c.field(0) for c in keys.columns], schema=schema)
+
+
+def _wrapped(column: pa.Array, *, is_null: bool = True) -> pa.Array:
+    """Convert bounds for the store below. ``is_null``: a null stays a null, which makes a range
+    empty; else it is one among the values of keys."""
+    return pa.StructArray.from_arrays(
+        [column],
+        fields=[pa.field(_FIELD, column.type)],
+        mask=column.is_null() if is_null and column.null_count else None,
+    )

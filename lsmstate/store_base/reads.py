@@ -10,15 +10,36 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lsmstate.cython_ext.keys.encoded_ranges import EncodedRanges
 from lsmstate.cython_ext.keys.key_codec import KeyBatch
+from lsmstate.cython_ext.keys.key_decode import KeyDecoder
 from lsmstate.cython_ext.rows.row_codec import RowCodec
 from lsmstate.pieces import Pieces
-from lsmstate.store import BatchLike, Entries, KeyValues, Matches, Positions, Probe, StreamSchema
+from lsmstate.store import (
+    BatchLike,
+    Entries,
+    KeyValues,
+    Matches,
+    Positions,
+    Probe,
+    RangeBounds,
+    RangeMatches,
+    StreamSchema,
+)
 from lsmstate.store_base.checks import check_piece_bytes, checked_keys, stream_of
 from lsmstate.store_base.guard import Access, StoreGuard
 from lsmstate.store_base.key_parts import key_parts
 from lsmstate.store_base.key_range import KeyRange, key_range
 from lsmstate.store_base.key_values import one_key
+from lsmstate.store_base.range_bounds import encoded_ranges
+from lsmstate.store_base.range_reads import (
+    KeyPortion,
+    check_one_end,
+    end_keys,
+    end_matches,
+    range_counts,
+    range_matches,
+)
 from lsmstate.store_base.read_pieces import EntryPieces, row_pieces
 
 #: Rows are fetched in pieces of this size, so only one piece counts against the memory cap.
@@ -51,6 +72,12 @@ class Reader(Protocol):
         self, access: Access, stream: str, wanted: KeyRange, max_bytes: int, *, reverse: bool
     ) -> Iterator[Entries]:
         """Read the rows of a key range."""
+        ...
+
+    def range_keys(
+        self, access: Access, stream: str, ranges: EncodedRanges
+    ) -> Iterator[KeyPortion]:
+        """Find the keys in ranges, in portions of bounded size."""
         ...
 
 
@@ -109,6 +136,58 @@ class StoreReads(ABC):
             wanted = key_range(schema, low, high, prefix)
             found = self._reader.iterate(self._access(), stream, wanted, max_bytes, reverse=reverse)
             return EntryPieces(found, schema)
+
+    def probe_ranges(
+        self,
+        stream: str,
+        bounds: RangeBounds | EncodedRanges,
+        max_bytes: int = 1 << 20,
+        *,
+        first: bool = False,
+        last: bool = False,
+        with_keys: bool = False,
+    ) -> Iterator[RangeMatches]:
+        """Read the live rows of many ranges of keys at once."""
+        check_one_end(first, last)
+        check_piece_bytes(max_bytes)
+        with self._guard.reading():
+            schema = stream_of(self.streams, stream)
+            ranges = encoded_ranges(schema, bounds)
+            access = self._access()
+            portions = self._reader.range_keys(access, stream, ranges)
+            decoder = KeyDecoder(schema.key) if with_keys else None
+        if not first and not last:
+            return range_matches(portions, ranges, max_bytes, decoder)
+        return self._end_matches(access, stream, ranges, portions, max_bytes, decoder, is_last=last)
+
+    def _end_matches(
+        self,
+        access: Access,
+        stream: str,
+        ranges: EncodedRanges,
+        portions: Iterator[KeyPortion],
+        max_bytes: int,
+        decoder: KeyDecoder | None,
+        *,
+        is_last: bool,
+    ) -> Iterator[RangeMatches]:
+        found = end_keys(portions, ranges, is_last=is_last)
+
+        def probe(keys: KeyBatch) -> Probe:
+            with access():
+                return self._reader.probe(access, stream, keys, None)
+
+        yield from end_matches(found, probe, max_bytes, decoder, is_last=is_last)
+
+    def count_ranges(
+        self, stream: str, bounds: RangeBounds | EncodedRanges
+    ) -> npt.NDArray[np.int64]:
+        """Count the live rows of many ranges of keys at once."""
+        with self.calling():
+            with self._guard.reading():
+                ranges = encoded_ranges(stream_of(self.streams, stream), bounds)
+                portions = self._reader.range_keys(self._access(), stream, ranges)
+            return range_counts(portions, ranges)
 
     def exists(
         self, stream: str, keys: BatchLike | KeyBatch, positions: Positions | None = None

@@ -6,7 +6,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lsmstate import InvalidArgumentError, KeyBounds, KeyGroups, Mutation, Options, StreamSchema
+from lsmstate import (
+    InvalidArgumentError,
+    KeyBounds,
+    KeyGroups,
+    Mutation,
+    Options,
+    RangeBounds,
+    StreamSchema,
+)
+from lsmstate.cython_ext.keys.encoded_ranges import EncodedRanges
 from lsmstate.cython_ext.keys.key_codec import KeyCodec
 from lsmstate.opening import open_attempt
 from lsmstate.store_base.null_safe import NullSafeStore, null_safe_streams
@@ -141,3 +150,27 @@ def test_groups_are_what_the_store_finds_under_one_key() -> None:
     assert len(nothing.first) == len(nothing.numbers) == 0
     many = pa.record_batch({"k": pa.array(np.arange(5000) % 7)})
     assert KeyGroups.of(many).first.tolist() == list(range(7))
+
+
+def test_ranges_know_nulls_as_equal_values_but_not_as_bounds(store) -> None:
+    store.append("s", rows_of(0, 1, 2, 3, 4), keys_of(*KEYS))
+
+    def counts(**bounds) -> list[int]:
+        return store.count_ranges("s", RangeBounds(**bounds)).tolist()
+
+    users = {"user": [None, 1, 2]}
+    assert counts(equal=users) == [2, 2, 1]
+    assert counts(equal=users, low=["", "", ""]) == [1, 1, 1]  # SQL: null is not >= ""
+    assert counts(equal=users, high=["x", "x", "x"]) == [1, 1, 0]
+    assert counts(equal=users, high=["x", None, "y"], includes_high=False) == [0, 0, 0]
+    assert counts(low=[1, None], high=[2, 2]) == [3, 0]
+    assert counts(high=[1]) == [2]
+    bounds = RangeBounds(users, low=["a", "a", None])
+    (piece,) = store.probe_ranges("s", bounds, with_keys=True)
+    assert piece.ranges.tolist() == [0, 1]
+    assert piece.keys.to_pylist() == [{"user": None, "day": "x"}, {"user": 1, "day": "x"}]
+    assert piece.rows.to_pylist() == [{"n": 1}, {"n": 3}]
+    (piece,) = store.probe_ranges("s", bounds)
+    assert piece.keys is None
+    with pytest.raises(InvalidArgumentError, match="bounds of stream 's' are encoded"):
+        store.count_ranges("s", EncodedRanges(0, None, None))

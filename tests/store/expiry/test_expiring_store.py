@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from lsmstate import opening as backends
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.expiry_rules import Expiry
-from lsmstate.store import Mutation, StreamSchema
+from lsmstate.store import Mutation, RangeBounds, StreamSchema
+from support.contract_ranges import read_ranges
 from support.examples import examples
 from support.expiring_cases import (
     BACKENDS,
@@ -74,6 +75,43 @@ def test_what_is_due_is_hidden_at_once_from_every_read(tmp_path, backend):
         assert all_ids(store) == [2, 4]
         assert [i for _, rows in store.iterate("timed") for i in ids(rows)] == [2, 4]
         assert ids(store.get("timed", (2,))) == []
+
+
+def test_ranges_of_keys_hide_what_is_due(tmp_path, backend):
+    rng = random.Random(7)
+    with opened(tmp_path, backend) as store:
+        entries = []
+        for start in range(0, 600, 40):
+            fresh = [
+                (rng.randrange(12), start + at, rng.choice([start + rng.randrange(200), None]))
+                for at in range(40)
+            ]
+            store.append("timed", *batch(*fresh))
+            entries += fresh
+            watermark = start + 90
+            store.advance("timed", watermark)
+            entries = [e for e in entries if e[2] is None or e[2] + LIFE > watermark]
+        low = np.array([rng.randrange(12) for _ in range(30)])
+        high = low + rng.randrange(5)
+        bounds = RangeBounds(low=low, high=high)
+        pairs = list(zip(low.tolist(), high.tolist(), strict=True))
+        wanted = [sorted(e[1] for e in entries if a <= e[0] <= b) for a, b in pairs]
+        assert store.count_ranges("timed", bounds).tolist() == list(map(len, wanted))
+        found = read_ranges(store, "timed", bounds, 30, max_bytes=500)
+        assert [sorted(found[row]) for row in range(30)] == wanted
+        with store.snapshot() as snapshot:
+            # The ends are those of an iteration, which merges the slots by key.
+            known = [
+                (key, number)
+                for keys, rows in store.iterate("timed")
+                for key, number in zip(
+                    keys.column(0).to_pylist(), rows.column("id").to_pylist(), strict=True
+                )
+            ]
+            for option, place in (("first", 0), ("last", -1)):
+                ends = [[n for k, n in known if a <= k <= b][place:][:1] for a, b in pairs]
+                found = read_ranges(snapshot, "timed", bounds, 30, max_bytes=500, **{option: True})
+                assert [found[row] for row in range(30)] == ends
 
 
 def test_a_row_is_due_exactly_when_it_has_lived(tmp_path, backend):

@@ -1,0 +1,24 @@
+"""Ranges of keys as bytes; used from Cython only."""
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+
+
+cdef class EncodedRanges:
+    """Ranges that are not empty, in the order of their lower bounds.
+
+    - Range k goes from bound 2k on and ends below bound 2k + 1. Bound i is
+      ``data[offsets[i]:offsets[i + 1]]``.
+    - A bound begins with two bytes for the stream's number, which are 0; an upper bound that stands
+      behind the whole stream is the number 1 alone.
+    """
+    cdef readonly Py_ssize_t n     # rows of the bounds that were given
+    cdef readonly Py_ssize_t count # ranges
+    cdef uint8_t* data
+    cdef uint64_t* offsets
+    cdef uint32_t* rows            # per range: its row of the bounds
+    cdef uint32_t* by_high         # ranges in the order of their upper bounds
+    # Segments: the union of all ranges as disjoint ones, ascending. Segment s goes from the lower
+    # bound of range segments[2s] to the upper bound of range segments[2s + 1].
+    cdef readonly Py_ssize_t segment_count
+    cdef uint32_t* segments
+    cdef int _take_bounds(self, lows, highs, bint after_low, bint after_high) except -1
+    cdef int _join(self) except -1 nogil
