@@ -15,6 +15,8 @@ from lsmstate.joins.local.inner.multi_key_join import GraphJoin
 from lsmstate.joins.local.inner.umjoin import UMJoin
 from lsmstate.joins.local.parts.time_checks import BoundCheck
 from lsmstate.joins.local.rooted.change_join import RootedChangeJoin
+from lsmstate.joins.local.similarity.similarity_join import COUNTERS as SIMILARITY_COUNTERS
+from lsmstate.joins.local.similarity.similarity_join import SimilarityJoin
 from lsmstate.joins.local.timed.event_time_join import EventTimeJoin, Timed
 from lsmstate.joins.local.timed.final_join import FinalJoin
 from lsmstate.joins.protocols import Context, LocalJoin, MakesLocalJoin, Spec
@@ -26,6 +28,7 @@ from lsmstate.joins.specs.final import FinalSpec
 from lsmstate.joins.specs.json_form import classes_in, from_json, to_json
 from lsmstate.joins.specs.multi_key import GraphSpec
 from lsmstate.joins.specs.one_key import JoinSpec
+from lsmstate.joins.specs.similarity import SimilaritySpec
 from lsmstate.store import MultimapStore
 
 
@@ -61,7 +64,14 @@ def _rooted(spec: RootedChangeSpec, store: MultimapStore, context: Context) -> L
     return EventTimeJoin(joined, spec, store) if _is_timed(spec) else joined
 
 
-def _is_timed(spec: GraphChangeSpec | RootedChangeSpec) -> TypeGuard[Timed]:
+def _similar(spec: SimilaritySpec, store: MultimapStore, context: Context) -> LocalJoin:
+    joined = SimilarityJoin(spec, store, context)
+    return EventTimeJoin(joined, spec, store) if _is_timed(spec) else joined
+
+
+def _is_timed(
+    spec: GraphChangeSpec | RootedChangeSpec | SimilaritySpec,
+) -> TypeGuard[Timed]:
     return spec.event_time is not None
 
 
@@ -131,5 +141,6 @@ for _kind in (
     Kind("changes by several keys", GraphChangeSpec, _changes, is_rescaled=True),
     Kind("changes of joins of any type", RootedChangeSpec, _rooted, is_rescaled=True),
     Kind("final", FinalSpec, FinalJoin.of, is_rescaled=True),
+    Kind("similarity", SimilaritySpec, _similar, SIMILARITY_COUNTERS),
 ):
     register(_kind)

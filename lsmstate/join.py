@@ -4,6 +4,18 @@ from lsmstate.joins.local.inner.umjoin import UMJoin
 from lsmstate.joins.local.parts.results import Results
 from lsmstate.joins.multiway import MultiwayJoin
 from lsmstate.joins.options import State, Time
+from lsmstate.joins.similarity import similarity_join
+from lsmstate.joins.spec_join import SpecJoin
 from lsmstate.joins.specs.one_key import JoinSpec, output_names
 
-__all__ = ["JoinSpec", "MultiwayJoin", "Results", "State", "Time", "UMJoin", "output_names"]
+__all__ = [
+    "JoinSpec",
+    "MultiwayJoin",
+    "Results",
+    "SpecJoin",
+    "State",
+    "Time",
+    "UMJoin",
+    "output_names",
+    "similarity_join",
+]

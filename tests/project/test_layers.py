@@ -17,7 +17,7 @@ from support.paths import ROOT
 #: whatever place it can have.
 ORDER = {
     "cython_ext": (
-        *("base", "memory", "entries", "locks", "rows", "keys"),
+        *("base", "distances", "memory", "entries", "locks", "rows", "keys"),
         *("memtable", "sstable", "wal", "iterators"),
     ),
     "lsmstate": (
@@ -26,7 +26,8 @@ ORDER = {
     ),
     "joins": (
         *("conditions", "plan", "routing", "routing/skew", "specs"),
-        *("local/parts", "local/inner", "local/changes", "local/rooted", "local/timed"),
+        *("local/parts", "local/inner", "local/changes", "local/rooted", "local/similarity"),
+        "local/timed",
     ),
     "spark_integration": (
         *(

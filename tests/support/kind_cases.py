@@ -13,6 +13,7 @@ import pyarrow as pa
 from lsmstate.join import MultiwayJoin
 from lsmstate.joins.kinds import Kind, register
 from lsmstate.joins.spec_join import SpecJoin
+from lsmstate.joins.specs.similarity import SimilaritySpec
 from support.cross_join.local_join import CrossJoin
 from support.cross_join.spec import CrossSpec
 from support.grouped import grouped
@@ -28,6 +29,7 @@ TIMED_A, TIMED_B = (
     pa.schema([("k", pa.int64()), ("at", pa.timestamp("us", "UTC")), (name, pa.int64())])
     for name in ("x", "y")
 )
+POINTS = pa.schema([("k", pa.int64()), ("v", pa.list_(pa.float64()))])
 NEAR = "b.at BETWEEN a.at - INTERVAL 10 MINUTES AND a.at + INTERVAL 10 MINUTES"
 
 Rows = Counter[tuple[Any, ...]]
@@ -45,9 +47,15 @@ class KindCase:
     """Whether results have an operation column."""
     other_on: Any = None
     """Another condition, which is refused for the same state."""
+    similar: Mapping[str, Any] | None = None
+    """Of a similarity join: what is compared."""
 
     def opened(self, backend: str, path: str | None, *, is_other: bool = False, **more: Any) -> Any:
         """The join."""
+        if self.similar is not None:
+            asked = {**self.similar, "threshold": self.similar["threshold"] + is_other}
+            spec = SimilaritySpec.of(self.streams, self.on, **asked)
+            return SpecJoin(spec, backend=backend, path=path, **more)
         if self.on is None:
             names = list(self.streams)[:: -1 if is_other else 1]
             spec = CrossSpec.of({name: self.streams[name] for name in names})
@@ -91,6 +99,8 @@ def _column(kind: pa.Field, count: int, rng: random.Random) -> pa.Array:
             return START + timedelta(minutes=rng.randrange(40))
         if rng.random() < 0.1:
             return None
+        if pa.types.is_list(kind.type):
+            return [rng.randrange(6), rng.randrange(6)]
         number = rng.randrange(6)
         return f"t{number}" * number if pa.types.is_string(kind.type) else number
 
@@ -98,8 +108,12 @@ def _column(kind: pa.Field, count: int, rng: random.Random) -> pa.Array:
 
 
 def _shown(table: pa.Table) -> list[tuple[Any, ...]]:
-    columns = (column.to_pylist() for column in table.columns)
+    columns = (map(_hashable, column.to_pylist()) for column in table.columns)
     return list(zip(*columns, strict=True))
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
 register(Kind("cross join", CrossSpec, CrossJoin, counters=("pairs",)))
@@ -146,4 +160,10 @@ CASES = {
         other_on=LEFT.replace("LEFT", "FULL"),
     ),
     "cross join": KindCase({"a": A, "c": C}, "SELECT a.*, c.* FROM a CROSS JOIN c"),
+    "similarity": KindCase(
+        {"a": POINTS, "b": POINTS},
+        "SELECT a.*, b.*, list_distance(a.v, b.v) FROM a JOIN b ON a.k = b.k "
+        "AND list_distance(a.v, b.v) <= 2", "a.v ~ b.v",
+        similar={"metric": "l2", "threshold": 2, "by": "k"},
+    ),
 }  # fmt: skip

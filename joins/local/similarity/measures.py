@@ -1,0 +1,322 @@
+"""Measures: distances of pairs, which decide, and float32 tiles, which find candidates.
+
+A measure reads the compared column of rows once (``values``). ``Comparison`` holds the arriving
+rows, and compares them with blocks of stored rows.
+"""
+
+import pkgutil
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lsmstate.cython_ext.distances import exact, tiles
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.local.similarity.vectors import Matrix, matrix, vector_type
+from lsmstate.joins.specs.similarity import (
+    JACCARD,
+    LEVENSHTEIN,
+    VECTOR_METRICS,
+    SimilaritySpec,
+)
+
+Places = npt.NDArray[np.int32]
+Distances = npt.NDArray[np.float64]
+
+#: Most pairs that are looked at in one step.
+STEP_PAIRS: Final = 1 << 18
+#: Unit of rounding in float32, with room for the rounding of the bounds themselves.
+_UNIT: Final = 1.1 * 2.0**-24
+#: Vectors beyond it are compared in float64 alone: the squares of float32 end at 3e38.
+_LONGEST: Final = 1e15
+#: What products that float32 cannot hold lose at most, per component.
+_TINY: Final = 1e-37
+
+
+class Measure(Protocol):
+    """The distances of one metric."""
+
+    def values(self, column: pa.Array) -> Any:
+        """The compared column, without nulls, as what ``distances`` takes."""
+        ...
+
+    def distances(self, a: Any, a_places: Places, b: Any, b_places: Places) -> Distances:
+        """The distance of each pair of places."""
+        ...
+
+    def panels(self, queries: Any) -> "Panels | None":
+        """What finds candidates for the queries; None: all pairs are candidates."""
+        ...
+
+
+class Panels(Protocol):
+    """Arriving rows, ready to be compared with blocks of stored ones."""
+
+    def candidates(self, stored: Any) -> Iterator[tuple[Places, Places]]:
+        """Pairs of places, of queries and of stored rows, that may be close: all that are."""
+        ...
+
+
+def measure_of(spec: SimilaritySpec, dimension: int | None) -> Measure:
+    """The measure of a spec, for vectors of a dimension."""
+    if spec.metric == JACCARD:
+        return SetMeasure()
+    if spec.metric == LEVENSHTEIN:
+        return TextMeasure(spec.threshold)
+    width = 0 if dimension is None else dimension
+    if spec.metric in VECTOR_METRICS:
+        return VectorMeasure(spec, width)
+    return UserMeasure(spec, width)
+
+
+class VectorMeasure:
+    """Metrics of vectors."""
+
+    def __init__(self, spec: SimilaritySpec, dimension: int) -> None:
+        self._metric = spec.metric
+        self._code = VECTOR_METRICS.index(spec.metric)
+        self._threshold = spec.threshold
+        self._dimension = dimension
+        self._kind = vector_type(spec)
+
+    def values(self, column: pa.Array) -> Matrix:
+        """A matrix."""
+        return matrix(column, self._dimension, self._kind)
+
+    def distances(self, a: Matrix, a_places: Places, b: Matrix, b_places: Places) -> Distances:
+        """In float64, summed in a fixed order."""
+        return exact.distances(self._code, a, a_places, b, b_places)
+
+    def panels(self, queries: Matrix) -> "VectorPanels | None":
+        """Tiles of float32, unless a query is too long for them."""
+        if self._metric == "haversine":
+            return _chord_panels(queries, self._threshold)
+        lengths = np.sqrt(exact.squared_norms(queries))
+        if not len(queries) or lengths.max() > _LONGEST:
+            return None
+        return VectorPanels(self._metric, queries, lengths, self._threshold)
+
+
+class VectorPanels:
+    """Queries in tiles, with bounds that are widened by what float32 may lose.
+
+    With u the unit of rounding and d the dimension, a sum of d products is off by at most
+    (d + 1)u times the sum of their absolute values (Higham, *Accuracy and Stability of Numerical
+    Algorithms*, section 3.1), which is at most the product of the lengths. Rounding the components
+    adds 2u times that. The bounds below use d + 16.
+    """
+
+    def __init__(self, metric: str, queries: Matrix, lengths: Distances, threshold: float) -> None:
+        self._metric = metric
+        count, width = queries.shape
+        self._loss = loss = (width + 16) * _UNIT
+        tiny = width * _TINY
+        points = queries
+        if metric == "l2":
+            kind = tiles.PRODUCT
+            squares, most = lengths * lengths, threshold * threshold
+            bounds = (squares - most) / 2 - loss * (squares + most) - tiny
+        elif metric in ("cosine", "angular"):
+            kind = tiles.PRODUCT
+            points = queries / lengths[:, None]
+            angle = 1 - threshold if metric == "cosine" else np.cos(np.pi * min(threshold, 1.0))
+            #: The least cosine of a pair.
+            self._cosine = max(-1.0, float(angle) - 1e-12)
+            bounds = np.full(count, -tiny)
+        elif metric == "hamming":
+            kind = tiles.COUNT
+            bounds = np.full(count, -threshold - 0.5)
+        else:
+            kind = tiles.SUM if metric == "manhattan" else tiles.GREATEST
+            # A close row is no further from zero than the query and the threshold together.
+            reach = np.abs(queries).sum(axis=1, dtype=np.float64) + threshold
+            bounds = -threshold - loss * (threshold + reach) - tiny
+        rows = max(1, STEP_PAIRS // max(1, count))
+        with np.errstate(over="ignore"):
+            self._panels = tiles.Panels(
+                kind,
+                np.ascontiguousarray(points, np.float32),
+                np.nextafter(bounds.astype(np.float32), np.float32(-np.inf)),
+                rows,
+            )
+        self._rows = rows
+        self._count = count
+
+    def candidates(self, stored: Matrix) -> Iterator[tuple[Places, Places]]:
+        """Pairs that may be close. Those of rows too long for float32 are all given."""
+        squares = exact.squared_norms(stored)
+        is_long = squares > _LONGEST**2
+        if is_long.any():
+            for some in _steps(np.flatnonzero(is_long), self._count):
+                yield _all_pairs(self._count, some.astype(np.int32))
+            kept = np.flatnonzero(~is_long).astype(np.int32)
+            for queries, places in self.candidates(stored[kept]):
+                yield queries, kept[places]
+            return
+        bounds = np.zeros(len(stored))
+        if self._metric == "l2":
+            bounds = squares * (0.5 - self._loss)
+        elif self._metric in ("cosine", "angular"):
+            bounds = np.sqrt(squares) * (self._cosine - 2 * self._loss)
+        narrow = np.ascontiguousarray(stored, np.float32)
+        limits = np.nextafter(bounds.astype(np.float32), np.float32(-np.inf))
+        for first in range(0, len(narrow), self._rows):
+            part = slice(first, first + self._rows)
+            queries, places = self._panels.candidates(narrow[part], limits[part])
+            if len(queries):
+                yield queries.copy(), places + np.int32(first)
+
+
+class _ChordPanels:
+    """Points of the earth, compared by their chords."""
+
+    def __init__(self, panels: VectorPanels) -> None:
+        self._panels = panels
+
+    def candidates(self, stored: Matrix) -> Iterator[tuple[Places, Places]]:
+        return self._panels.candidates(on_sphere(stored))
+
+
+def _chord_panels(queries: Matrix, threshold: float) -> Any:
+    points = on_sphere(queries)
+    lengths = np.ones(len(points))
+    return _ChordPanels(VectorPanels("l2", points, lengths, chord(threshold)))
+
+
+def on_sphere(points: Matrix) -> Matrix:
+    """[longitude, latitude] in degrees as points of the unit sphere."""
+    angles = np.radians(points.astype(np.float64))
+    along, up = angles[:, 0], angles[:, 1]
+    flat = np.cos(up)
+    return np.column_stack([flat * np.cos(along), flat * np.sin(along), np.sin(up)])
+
+
+def chord(metres: float) -> float:
+    """The chord, on the unit sphere, of points so far apart, with room for rounding."""
+    half = metres / (2 * exact.EARTH_RADIUS)
+    found = 2.0 if half >= np.pi / 2 else 2 * float(np.sin(half))
+    return found * (1 + 1e-9) + 1e-12
+
+
+class SetMeasure:
+    """Jaccard distance: the part of the union that is not shared. Of two empty sets it is 0."""
+
+    def values(self, column: pa.Array) -> pa.Array:
+        """The lists as they are."""
+        return column
+
+    def panels(self, queries: pa.Array) -> None:
+        """All pairs are candidates."""
+        return
+
+    def distances(self, a: pa.Array, a_places: Places, b: pa.Array, b_places: Places) -> Distances:
+        """By the members in common."""
+        (one, one_ends), (two, two_ends) = _codes(a, b)
+        shared = exact.common(one, one_ends, a_places, two, two_ends, b_places)
+        sizes = np.diff(one_ends)[a_places] + np.diff(two_ends)[b_places]
+        union = sizes - shared
+        return np.where(union == 0, 0.0, (union - shared) / np.maximum(union, 1))
+
+
+def _codes(a: pa.Array, b: pa.Array) -> list[tuple[Places, Places]]:
+    """Sets as ascending numbers of their members, and where each ends."""
+    found = []
+    members = pa.chunked_array([a.flatten(), b.flatten()]).combine_chunks()
+    codes = members.dictionary_encode().indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    first = 0
+    for lists in (a, b):
+        lengths = np.asarray(lists.value_lengths().to_numpy(zero_copy_only=False), np.int64)
+        owners = np.repeat(np.arange(len(lists)), lengths)
+        own = codes[first : first + len(owners)]
+        first += len(owners)
+        distinct = np.unique(owners * (len(members) + 1) + own)
+        owners, own = np.divmod(distinct, len(members) + 1)
+        ends = np.searchsorted(owners, np.arange(len(lists) + 1)).astype(np.int32)
+        found.append((own.astype(np.int32), ends))
+    return found
+
+
+class TextMeasure:
+    """Levenshtein distance of texts, by rapidfuzz."""
+
+    def __init__(self, threshold: float) -> None:
+        self._threshold = threshold
+        try:
+            from rapidfuzz.distance import Levenshtein
+            from rapidfuzz.process import cpdist
+        except ImportError as error:
+            raise InvalidArgumentError(
+                "metric='levenshtein' needs the package rapidfuzz; run: pip install "
+                "'lsmstate[similarity]'"
+            ) from error
+        self._scorer, self._cpdist = Levenshtein.distance, cpdist
+
+    def values(self, column: pa.Array) -> npt.NDArray[Any]:
+        """Texts as Python's."""
+        return np.array(column.to_pylist(), dtype=object)
+
+    def panels(self, queries: npt.NDArray[Any]) -> None:
+        """All pairs are candidates."""
+        return
+
+    def distances(
+        self, a: npt.NDArray[Any], a_places: Places, b: npt.NDArray[Any], b_places: Places
+    ) -> Distances:
+        """In edits of characters. What is beyond the threshold is only known to be."""
+        most = int(min(self._threshold, 2**31))
+        found = self._cpdist(
+            a[a_places], b[b_places], scorer=self._scorer, score_cutoff=most, dtype=np.int64
+        )
+        return np.asarray(found, np.float64)
+
+
+class UserMeasure:
+    """A function of the user's: two matrices of equal shape in, the distance of each row out."""
+
+    def __init__(self, spec: SimilaritySpec, dimension: int) -> None:
+        self._name = spec.metric
+        self._dimension = dimension
+        self._kind = vector_type(spec)
+        try:
+            self._function: Callable[[Matrix, Matrix], Any] = pkgutil.resolve_name(spec.metric)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise InvalidArgumentError(
+                f"metric={spec.metric!r} cannot be imported ({error}); give a function at the top "
+                "of a module that every process has"
+            ) from error
+
+    def values(self, column: pa.Array) -> Matrix:
+        """A matrix."""
+        return matrix(column, self._dimension, self._kind)
+
+    def panels(self, queries: Matrix) -> None:
+        """All pairs are candidates."""
+        return
+
+    def distances(self, a: Matrix, a_places: Places, b: Matrix, b_places: Places) -> Distances:
+        """What the function says."""
+        found = np.asarray(self._function(a[a_places], b[b_places]), np.float64)
+        if found.shape != (len(a_places),):
+            raise InvalidArgumentError(
+                f"metric={self._name!r} gave an array of the shape {found.shape} for "
+                f"{len(a_places)} pairs; return one distance for each"
+            )
+        return found
+
+
+def _all_pairs(queries: int, places: Places) -> tuple[Places, Places]:
+    return np.repeat(np.arange(queries, dtype=np.int32), len(places)), np.tile(places, queries)
+
+
+def _steps(places: npt.NDArray[Any], queries: int) -> Iterator[npt.NDArray[Any]]:
+    step = max(1, STEP_PAIRS // max(1, queries))
+    for first in range(0, len(places), step):
+        yield places[first : first + step]
+
+
+def all_candidates(queries: int, stored: int) -> Iterator[tuple[Places, Places]]:
+    """All pairs, in steps."""
+    for some in _steps(np.arange(stored, dtype=np.int32), queries):
+        yield _all_pairs(queries, some)

@@ -1,0 +1,343 @@
+"""SimilarityJoin: a row is stored once, and looks for partners wherever one may lie.
+
+- Invariant: the row that comes later finds the earlier one, so a pair is found once.
+- Arrival numbers tell earlier from later rows of one stream. Two rows of one micro-batch that lie
+  in two buckets are told apart by their content (``parts/pair_order.py``).
+- Candidates are verified in float64. What is no pair by time is left out before that.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lsmstate.cython_ext.rows.gather import Gatherer
+from lsmstate.cython_ext.rows.row_codec import RowCodec
+from lsmstate.joins.conditions.intervals import UNITS
+from lsmstate.joins.local.parts.full_history import KeepsAllRows
+from lsmstate.joins.local.parts.pair_order import content_hashes, is_greater
+from lsmstate.joins.local.parts.results import Results, check_finished
+from lsmstate.joins.local.parts.row_picks import Picked
+from lsmstate.joins.local.similarity.homes import Index, index_of, placed
+from lsmstate.joins.local.similarity.measures import Measure, Places, measure_of
+from lsmstate.joins.local.similarity.stretches import Stretches, pairs_of
+from lsmstate.joins.local.similarity.vectors import arrived
+from lsmstate.joins.protocols import Batch, Context, Role
+from lsmstate.joins.specs.similarity import ARRIVAL, FACTS, SimilaritySpec, Window
+from lsmstate.schema.arrow_sizes import pieces_of, row_sizes
+from lsmstate.schema.batches import as_batch
+from lsmstate.store import MultimapStore, Mutation
+
+Numbers = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+#: Counters: pairs whose distance was bounded or computed, pairs that were then computed in float64,
+#: those that are close, and rows that can match nothing.
+COUNTERS: Final = ("compared_pairs", "candidate_pairs", "close_pairs", "ignored_vectors")
+#: Rows that look for partners at once: stored rows are read once for all of them.
+SLICE_ROWS: Final = 4096
+_SLICE_PIECES: Final = 32
+_ARRIVED: Final = "rows that arrived"
+_DIMENSION: Final = "dimension"
+
+
+class SimilarityJoin(KeepsAllRows):
+    """The local join of a SimilaritySpec. It is not thread-safe."""
+
+    def __init__(self, spec: SimilaritySpec, store: MultimapStore, context: Context) -> None:
+        self._spec = spec
+        self._store = store
+        self._piece_bytes = context.piece_bytes
+        self._names = list(spec.streams)
+        self._unfinished: Results | None = None
+        self._counts = dict.fromkeys(COUNTERS, 0)
+        #: Rows that came before this object was made, on Spark before this micro-batch.
+        self._before = self._fact(_ARRIVED) or 0
+        self._arrived = self._before
+        self._codecs = {name: RowCodec(schema) for name, schema in spec.streams.items()}
+        first, last = self._names[0], self._names[-1]
+        sides = [spec.streams[first], spec.streams[last]]
+        if not spec.is_anti:
+            distances = [] if spec.distance is None else [_DISTANCES]
+            self._gatherer = Gatherer([*sides, *distances], spec.output_schema)
+        self._know(self._fact(_DIMENSION))
+
+    @classmethod
+    def of(cls, spec: SimilaritySpec, store: MultimapStore, context: Context) -> "SimilarityJoin":
+        """The join in a bucket."""
+        return cls(spec, store, context)
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """See ``COUNTERS``."""
+        return dict(self._counts)
+
+    def _fact(self, name: str) -> int | None:
+        kept = self._store.get(FACTS.name, (name,))
+        return kept["value"][0].as_py() if kept.num_rows else None
+
+    def _know(self, dimension: int | None) -> None:
+        self._dimension = dimension
+        self._measure: Measure = measure_of(self._spec, dimension)
+        self._index: Index = index_of(self._spec, self._store, dimension)
+
+    def process(self, batch: Batch) -> Results:
+        """Store a batch, and return its new results.
+
+        Raises:
+            InvalidArgumentError: The columns do not fit, a vector has another dimension or a null
+                component, or earlier results are not read. Nothing is stored.
+        """
+        stream = batch.stream
+        spec = self._spec
+        spec.check_stream(stream)
+        call = f"process({stream!r})"
+        check_finished(call, self._unfinished)
+        rows = as_batch(batch.rows, spec.streams[stream], call)
+        keys = batch.computed
+        if not isinstance(keys, pa.RecordBatch):
+            keys = spec.key_batch(stream, rows)
+        found = arrived(spec, stream, rows, self._dimension)
+        if self._dimension is None and found.dimension is not None:
+            self._know(found.dimension)
+        usable = found.is_usable.copy()
+        for column in keys.columns:
+            usable &= column.is_valid().to_numpy(zero_copy_only=False)
+        is_stored = batch.role != Role.PROBE
+        mine = Queries(rows, usable)
+        if not usable.all():
+            mine.cut(keys)
+        else:
+            mine.keys = keys
+        if is_stored:
+            self._counts["ignored_vectors"] += int((~found.is_usable).sum())
+            mine.arrivals = self._arrived + np.arange(mine.rows.num_rows)
+            self._append(stream, mine)
+        pieces = self._alone(stream, mine) if spec.is_anti else self._pairs(stream, mine)
+        self._unfinished = Results(pieces, schema=spec.output_schema)
+        return self._unfinished
+
+    def _append(self, stream: str, mine: "Queries") -> None:
+        count = mine.rows.num_rows
+        if not count:
+            return
+        values = self._values(stream, mine.rows)
+        homes, orders = self._index.homes(values, count)
+        places = placed(self._spec.place_schema, mine.keys, homes, orders)
+        arrivals = pa.array(mine.arrivals, pa.int64())
+        stored = pa.RecordBatch.from_arrays(
+            [*mine.rows.columns, arrivals], schema=self._spec.stored[stream]
+        )
+        facts = {_ARRIVED: self._arrived + count}
+        if self._dimension is not None:
+            facts[_DIMENSION] = self._dimension
+        # First: rows that are there without their numbers would be numbered again.
+        self._store.write([_fact_write(facts)])
+        self._store.append(stream, stored, places)
+        self._arrived += count
+
+    def _values(self, stream: str, rows: pa.RecordBatch) -> Any:
+        return self._measure.values(rows.column(self._spec.columns[stream]))
+
+    def _pairs(self, stream: str, mine: "Queries") -> Iterator[pa.RecordBatch]:
+        """The results of rows, in bounded pieces."""
+        first = self._names[0]
+        for part in mine.slices(self._piece_bytes):
+            sizes = row_sizes(part.rows)
+            for stored, places, partners, distances in self._close(stream, part):
+                own = self._spec.streams[self._other(stream)].names
+                both = ((part.rows, places), (stored.select(own), partners))
+                if self._spec.is_self_join or stream != first:
+                    both = both[::-1]
+                batches = [rows for rows, _ in both]
+                picked = [at.astype(np.int64) for _, at in both]
+                size = sizes[places] + row_sizes(stored)[partners]
+                if self._spec.distance is not None:
+                    batches.append(pa.RecordBatch.from_arrays([distances], schema=_DISTANCES))
+                    picked.append(np.arange(len(places)))
+                    size = size + 8
+                yield from Picked(batches, picked, size).made(self._gatherer, self._piece_bytes)
+
+    def _alone(self, stream: str, mine: "Queries") -> Iterator[pa.RecordBatch]:
+        """The rows that have no close row before them."""
+        is_alone = np.ones(mine.all_rows.num_rows, np.bool_)
+        usable = np.flatnonzero(mine.usable)
+        first = 0
+        for part in mine.slices(self._piece_bytes):
+            for _, places, _, _ in self._close(stream, part):
+                is_alone[usable[first + places]] = False
+            first += part.rows.num_rows
+        alone = mine.all_rows.filter(pa.array(is_alone))
+        for piece in pieces_of(row_sizes(alone), self._piece_bytes):
+            yield alone.slice(piece.start, piece.stop - piece.start)
+
+    def _other(self, stream: str) -> str:
+        return self._names[0] if stream == self._names[-1] else self._names[-1]
+
+    def _close(
+        self, stream: str, mine: "Queries"
+    ) -> Iterator[tuple[pa.RecordBatch, Places, Places, npt.NDArray[np.float64]]]:
+        """Stored rows, and the pairs of one of ``mine`` with one of them that are results."""
+        other = self._other(stream)
+        values = self._values(stream, mine.rows)
+        compared = _Compared(self._measure, values)
+        groups, pieces = self._index.near(other, values, mine.keys, self._piece_bytes)
+        for piece in pieces:
+            stored = self._values(other, piece.rows)
+            is_pair = self._filter(stream, mine, other, piece)
+            for places, partners, is_counted in pairs_of(
+                piece, groups, lambda members, part, s=stored: compared.dense(members, s[part])
+            ):
+                self._counts["compared_pairs"] += 0 if is_counted else len(places)
+                kept = is_pair(places, partners)
+                if kept is not None:
+                    places, partners = places[kept], partners[kept]
+                if not len(places):
+                    continue
+                self._counts["candidate_pairs"] += len(places)
+                distances = self._measure.distances(values, places, stored, partners)
+                close = np.flatnonzero(distances <= self._spec.threshold)
+                self._counts["close_pairs"] += len(close)
+                if len(close):
+                    yield piece.rows, places[close], partners[close], distances[close]
+            self._counts["compared_pairs"] += compared.taken()
+
+    def _filter(self, stream: str, mine: "Queries", other: str, piece: Stretches) -> "_PairFilter":
+        """Which pairs are no results for another reason than their distance."""
+        spec = self._spec
+        found = _PairFilter()
+        if spec.is_self_join:
+            arrivals = piece.rows.column(ARRIVAL).to_numpy(zero_copy_only=False)
+            if mine.arrivals is not None:
+                found.arrivals = (mine.arrivals, arrivals)
+            elif (arrivals >= self._before).any():
+                # Rows of this micro-batch, which lie in another bucket than mine.
+                own = piece.rows.select(spec.streams[other].names)
+                if mine.hashes is None:
+                    mine.hashes = content_hashes(mine.rows, self._codecs[stream])
+                hashes = content_hashes(own, self._codecs[other])
+                found.hashes = (mine.hashes, hashes, arrivals < self._before)
+        if spec.event_time is not None and (spec.within_us is not None or spec.window is not None):
+            columns = spec.event_time.columns
+            found.times = (
+                microseconds(mine.rows.column(columns[stream])),
+                microseconds(piece.rows.column(columns[other])),
+            )
+            found.within_us, found.window = spec.within_us, spec.window
+        return found
+
+
+class _PairFilter:
+    """Which pairs may be results, whatever their distance."""
+
+    def __init__(self) -> None:
+        self.arrivals: tuple[Numbers, Numbers] | None = None
+        self.hashes: tuple[Any, Any, Mask] | None = None
+        self.times: tuple[Numbers, Numbers] | None = None
+        self.within_us: int | None = None
+        self.window: Window | None = None
+
+    def __call__(self, places: Places, partners: Places) -> Mask | None:
+        """None: all."""
+        found: Mask | None = None
+        if self.arrivals is not None:
+            found = self.arrivals[1][partners] < self.arrivals[0][places]
+        if self.hashes is not None:
+            mine, theirs, is_earlier = self.hashes
+            found = is_earlier[partners] | is_greater(mine[places], theirs[partners])
+        if self.times is not None:
+            in_time = in_one_window(
+                self.times[0][places], self.times[1][partners], self.within_us, self.window
+            )
+            found = in_time if found is None else found & in_time
+        return found
+
+
+def in_one_window(
+    first: Numbers, second: Numbers, within_us: int | None, window: Window | None
+) -> Mask:
+    """Which pairs of times are at most so far apart, and lie in one window."""
+    low, high = np.minimum(first, second), np.maximum(first, second)
+    found = np.ones(len(first), np.bool_)
+    if within_us is not None:
+        found &= high - low <= within_us
+    if window is not None:
+        # The last window that begins by ``low`` reaches furthest.
+        found &= high < low // window.slide_us * window.slide_us + window.size_us
+    return found
+
+
+def microseconds(column: pa.Array) -> Numbers:
+    """Time stamps as numbers, finer ones rounded down."""
+    values = column.view(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+    step = 1000 ** (2 - UNITS.index(column.type.unit))
+    return values * int(step) if step >= 1 else values // round(1 / step)
+
+
+class _Compared:
+    """The tiles of groups of rows, which are made when they are first needed."""
+
+    def __init__(self, measure: Measure, values: Any) -> None:
+        self._measure = measure
+        self._values = values
+        self._panels: dict[bytes, Any] = {}
+        self._pairs = 0
+
+    def dense(self, members: Numbers, stored: Any) -> Iterator[tuple[Places, Places]] | None:
+        name = members.tobytes()
+        if name not in self._panels:
+            if len(self._panels) > 64:
+                self._panels.clear()
+            self._panels[name] = self._measure.panels(_some(self._values, members))
+        panels = self._panels[name]
+        if panels is None:
+            return None
+        self._pairs += len(members) * len(stored)
+        return iter(panels.candidates(stored))
+
+    def taken(self) -> int:
+        """Pairs that were compared since the last call."""
+        found, self._pairs = self._pairs, 0
+        return found
+
+
+def _some(values: Any, members: Numbers) -> Any:
+    return values.take(pa.array(members)) if isinstance(values, pa.Array) else values[members]
+
+
+class Queries:
+    """Rows that look for partners, with what stands beside them."""
+
+    def __init__(self, rows: pa.RecordBatch, usable: Mask) -> None:
+        self.all_rows = rows
+        self.usable = usable
+        self.rows = rows if usable.all() else rows.filter(pa.array(usable))
+        self.keys: pa.RecordBatch
+        self.arrivals: Numbers | None = None
+        self.hashes: Any = None
+
+    def cut(self, keys: pa.RecordBatch) -> None:
+        """Set the keys of the usable rows."""
+        self.keys = keys.filter(pa.array(self.usable)) if keys.num_columns else keys
+
+    def slices(self, piece_bytes: int) -> Iterator["Queries"]:
+        """The usable rows in slices of bounded size."""
+        sizes = row_sizes(self.rows)
+        most = _SLICE_PIECES * piece_bytes
+        for part in pieces_of(np.maximum(sizes, -(-most // SLICE_ROWS)), most):
+            length = part.stop - part.start
+            found = Queries(self.rows.slice(part.start, length), np.ones(length, np.bool_))
+            found.keys = self.keys.slice(part.start, length) if self.keys.num_columns else self.keys
+            found.arrivals = None if self.arrivals is None else self.arrivals[part]
+            yield found
+
+
+_DISTANCES: Final = pa.schema([("distance", pa.float64())])
+
+
+def _fact_write(facts: Mapping[str, int]) -> Mutation:
+    names = pa.RecordBatch.from_arrays([pa.array(list(facts), pa.string())], schema=FACTS.key)
+    values = pa.RecordBatch.from_arrays([pa.array(facts.values(), pa.int64())], schema=FACTS.rows)
+    return Mutation("put", FACTS.name, names, values)

@@ -1,0 +1,82 @@
+"""similarity_join: rows of one or two streams that are close to each other, in plain Python."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from lsmstate.joins.options import STATE, STATE_ONLY, State, refuse_other_fields
+from lsmstate.joins.spec_join import SpecJoin
+from lsmstate.joins.specs.similarity import SimilaritySpec
+from lsmstate.option_names import names_checked
+
+_STATE_HERE = ("memory", "backend", "state_dir")
+_ON_SPARK = "has no effect on a similarity join in plain Python; leave it out"
+
+#: How candidates are found; all give the same pairs.
+Algorithm = Literal["auto", "tiles", "grid"]
+
+
+@names_checked(STATE_ONLY)
+def similarity_join(
+    streams: Mapping[str, pa.Schema],
+    on: str,
+    *,
+    metric: str | Callable[[Any, Any], Any],
+    threshold: float,
+    by: Sequence[str] | Mapping[str, Sequence[str]] | str = (),
+    how: Literal["inner", "anti"] = "inner",
+    distance: str | None = "distance",
+    algorithm: Algorithm = "auto",
+    piece_bytes: int = 1 << 20,
+    state: State = STATE,
+) -> SpecJoin:
+    """Join two streams, or one with itself, by closeness: all pairs at most a threshold apart.
+
+    Args:
+        streams: Columns of one or two streams by name.
+        on: The two columns, as in ``"a.v ~ b.v"``. Of one stream, the other name is that of the
+            second row of a pair.
+        metric: "l2", "cosine", "angular", "manhattan", "chebyshev", "hamming", "haversine",
+            "jaccard", "levenshtein", or a function of two matrices of equal shape that gives the
+            distance of each row.
+        threshold: The largest distance of a pair.
+        by: Columns that are equal in a pair, such as a tenant.
+        how: "inner" gives pairs. "anti", of one stream, gives the rows without an earlier partner.
+        distance: Name of the column of distances; None: there is none.
+        algorithm: How candidates are found.
+        piece_bytes: Most bytes of a piece of the results, unless a row is larger.
+        state: Where the state lies, and what it may take, with ``memory``, ``backend`` and
+            ``state_dir``.
+
+    Returns:
+        The join: ``process(stream, batch)`` stores a batch and returns its new results.
+
+    Raises:
+        InvalidArgumentError: A value does not fit; the message names it, the cause and the remedy.
+
+    Example:
+        ```python
+        with similarity_join({"a": texts}, "a.v ~ b.v", metric="cosine", threshold=0.05) as join:
+            for pair in join.process("a", batch).rows():
+                print(pair["a_id"], pair["b_id"], pair["distance"])
+        ```
+    """
+    refuse_other_fields(state, _STATE_HERE, _ON_SPARK)
+    spec = SimilaritySpec.of(
+        streams,
+        on,
+        metric=metric,  # type: ignore[arg-type]
+        threshold=threshold,
+        by=by,
+        how=how,
+        distance=distance,
+        algorithm=algorithm,
+    )
+    return SpecJoin(
+        spec,
+        memory=state.memory,
+        backend=state.backend,
+        path=state.state_dir,
+        piece_bytes=piece_bytes,
+    )

@@ -1,0 +1,154 @@
+"""Similarity joins give the pairs of brute force, however rows are cut into batches."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.join import State, similarity_join
+from lsmstate.joins.specs.similarity import VECTOR_METRICS
+from support.similar_cases import SimilarCase, all_distances, parts, threshold_of
+
+BACKENDS = ("lsm", "rocksdb", "memory")
+KINDS = (pa.list_(pa.float32()), pa.list_(pa.float64()), pa.large_list(pa.float32()))
+ID = pa.schema([("id", pa.int64()), ("v", pa.list_(pa.float32()))])
+
+
+def found_pairs(results: Any) -> list[tuple[int, int, float]]:
+    return [(row["a_id"], row["b_id"], row["distance"]) for row in results.rows()]
+
+
+def fed(case: SimilarCase, rng: random.Random, tmp_path: Path, **options: Any) -> Any:
+    """All results, of a join that is closed and opened again now and then."""
+    backend = rng.choice(BACKENDS)
+    state = State(backend=backend, state_dir=None if backend == "memory" else str(tmp_path))
+    streams = dict.fromkeys(case.rows, case.schema)
+
+    def opened() -> Any:
+        return similarity_join(
+            streams, "a.v ~ b.v", metric=case.metric, state=state, piece_bytes=5000, **options
+        )
+
+    join, found = opened(), []
+    for stream, batch in parts(case, rng):
+        if state.state_dir is not None and rng.random() < 0.3:
+            join.commit()
+            join.close()
+            join = opened()
+        found += found_pairs(join.process(stream, batch))
+    join.close()
+    return found
+
+
+@pytest.mark.parametrize("metric", VECTOR_METRICS)
+@pytest.mark.parametrize("seed", range(12))
+def test_pairs_are_those_of_brute_force(metric: str, seed: int, tmp_path: Path) -> None:
+    rng = random.Random(seed)
+    width = 2 if metric == "haversine" else rng.choice([1, 2, 3, 4, 17, 384])
+    case = SimilarCase.of(seed, metric, width, streams=rng.choice([1, 2]), kind=rng.choice(KINDS))
+    threshold = threshold_of(metric, case.distances(), rng.choice([0, 0.01, 0.1, 0.5, 1]))
+    by = rng.random() < 0.5
+    options = {"by": ["k"]} if by else {}
+    if rng.random() < 0.3:
+        options["algorithm"] = "tiles"
+    found = fed(case, rng, tmp_path, threshold=threshold, **options)
+    expected = case.expected(threshold, by)
+    pairs = {(a, b) if len(case.rows) == 2 else (min(a, b), max(a, b)) for a, b, _ in found}
+    assert len(pairs) == len(found)
+    assert pairs == set(expected)
+    for a, b, distance in found:
+        pair = (a, b) if len(case.rows) == 2 else (min(a, b), max(a, b))
+        assert distance == pytest.approx(expected[pair], rel=1e-9, abs=1e-7)
+
+
+def batch(vectors: Any, first: int = 0, schema: pa.Schema = ID) -> pa.RecordBatch:
+    rows = [{"id": first + i, "v": v} for i, v in enumerate(vectors)]
+    return pa.RecordBatch.from_pylist(rows, schema=schema)
+
+
+@pytest.mark.parametrize("metric", ["l2", "cosine", "manhattan", "chebyshev"])
+@pytest.mark.parametrize("scale", [1e-30, 1e-9, 1.0, 1e9, 1e25, 1e200])
+def test_bounds_of_float32_lose_no_pair(metric: str, scale: float) -> None:
+    rng = np.random.default_rng(3)
+    near = rng.standard_normal((40, 24))
+    points = (np.concatenate([near, near + 1e-7 * rng.standard_normal((40, 24))]) + 5) * scale
+    distances = all_distances(metric, points / scale, points / scale)
+    if metric != "cosine":
+        distances *= scale
+    pairs = {(i, j) for i, j in zip(*np.triu_indices(80, 1), strict=True)}
+    known = sorted(distances[i, j] for i, j in pairs)
+    threshold = (known[45] + known[46]) / 2
+    schema = pa.schema([("id", pa.int64()), ("v", pa.list_(pa.float64()))])
+    with similarity_join({"a": schema}, "a.v ~ b.v", metric=metric, threshold=threshold) as join:
+        found = found_pairs(join.process("a", batch(points.tolist(), schema=schema)))
+    margin = 1e-12 * threshold + (1e-14 if metric == "cosine" else 0)
+    sure = {p for p in pairs if distances[p] < threshold - margin}
+    perhaps = {p for p in pairs if distances[p] <= threshold + margin}
+    assert sure <= {(a, b) for a, b, _ in found} <= perhaps
+
+
+def test_anti_keeps_the_first_of_close_rows() -> None:
+    points = [[0, 0], [0.5, 0], [5, 5], None, [5, 5.5], [float("nan"), 0], [9, 9]]
+    with similarity_join({"a": ID}, "a.v ~ b.v", metric="l2", threshold=1, how="anti") as join:
+        first = list(join.process("a", batch(points)).rows())
+        later = list(join.process("a", batch([[1, 1], [9, 8], [20, 20]], 10)).rows())
+        assert join.counts["ignored_vectors"] == 2
+    assert [row["id"] for row in first] == [0, 2, 3, 5, 6]
+    assert [row["id"] for row in later] == [10, 12]
+
+
+@pytest.mark.parametrize(
+    ("vectors", "words"),
+    [
+        ([[1, 2], [1, 2, 3]], "a vector has 3 components, and the first one had 2"),
+        ([[1, 2], [None, 2]], "the list of row 1 holds a null"),
+    ],
+)
+def test_a_batch_that_does_not_fit_stores_nothing(vectors: Any, words: str) -> None:
+    with similarity_join({"a": ID}, "a.v ~ b.v", metric="l2", threshold=1) as join:
+        with pytest.raises(InvalidArgumentError, match=words):
+            join.process("a", batch(vectors))
+        assert not list(join.process("a", batch([[1, 2, 3]])))
+        with pytest.raises(InvalidArgumentError, match="has 2 components, and the first one had 3"):
+            join.process("a", batch([[1, 2]]))
+        assert len(list(join.process("a", batch([[1, 2, 3]], 5)).rows())) == 1
+
+
+def manhattan_by_hand(a: Any, b: Any) -> Any:
+    return np.abs(a - b).sum(axis=1)
+
+
+def test_a_metric_of_the_users_is_a_function() -> None:
+    points = np.random.default_rng(1).integers(0, 5, (50, 3)).tolist()
+    answers = []
+    for metric in (manhattan_by_hand, "manhattan"):
+        with similarity_join({"a": ID}, "a.v ~ b.v", metric=metric, threshold=3) as join:
+            answers.append(sorted(found_pairs(join.process("a", batch(points)))))
+    assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"metric": "euclid"}, "metric='euclid' is unknown"),
+        ({"threshold": -1}, "it is the largest distance of a pair"),
+        ({"threshold": "1"}, "give the largest distance, a number"),
+        ({"how": "left"}, "how='left' is unknown"),
+        ({"on": "a.v"}, "write the two columns as stream.column"),
+        ({"on": "a.v ~ a.v"}, "both sides are called 'a'"),
+        ({"on": "x.v ~ y.v"}, "neither side is the stream 'a'"),
+        ({"on": "a.id ~ b.id"}, "l2 compares vectors; give a column of lists of numbers"),
+        ({"distance": "a_id"}, "is the name of a column of the result"),
+        ({"metric": "jaccard", "threshold": 1}, "at a Jaccard distance of 1 any two sets match"),
+        ({"metric": "levenshtein"}, "levenshtein compares texts"),
+        ({"by": "tenant"}, "there is no column 'tenant'"),
+    ],
+)
+def test_what_does_not_fit_is_refused(changes: dict[str, Any], words: str) -> None:
+    arguments = {"on": "a.v ~ b.v", "metric": "l2", "threshold": 1, **changes}
+    with pytest.raises(InvalidArgumentError, match=words):
+        similarity_join({"a": ID}, **arguments)
