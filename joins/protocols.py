@@ -200,5 +200,65 @@ class Routing(Protocol):
         ...
 
 
+class Table(Protocol):
+    """What rows are routed by in some micro-batches, beside their routing: an immutable value."""
+
+    @property
+    def called(self) -> tuple[int, ...]:
+        """Buckets that every task calls, with rows for them or without; ascending."""
+        ...
+
+    def to_json(self) -> dict[str, Any]:
+        """The table as JSON has it."""
+        ...
+
+    def explain(self) -> str:
+        """The table for people; empty: there is nothing to say."""
+        ...
+
+
+class Observed(Protocol):
+    """What one bucket has seen, for whoever makes the next table."""
+
+    @property
+    def bucket(self) -> int:
+        """Its number, 0 to buckets - 1."""
+        ...
+
+    def to_json(self) -> dict[str, Any]:
+        """What it has seen as JSON has it."""
+        ...
+
+
+@runtime_checkable
+class TableRouting(Routing, Protocol):
+    """A routing whose routes change with what the buckets have seen. It is pure: whoever keeps the
+    tables sees to it that all tasks of a micro-batch route by one, whenever they run."""
+
+    @property
+    def initial_table(self) -> Table:
+        """The table of micro-batches before the first one that is made."""
+        ...
+
+    def next_table(self, table: Any, observed: Sequence[Any], micro_batch: int) -> Table:
+        """Make the table that follows ``table`` from what buckets have observed; none of it is
+        needed, and each bucket is there at most once.
+
+        Args:
+            table: The table before.
+            observed: What buckets saw by the end of the micro-batch before.
+            micro_batch: The first one that the new table is for.
+        """
+        ...
+
+    def table_from_json(self, found: Mapping[str, Any]) -> Table:
+        """The inverse of ``Table.to_json``."""
+        ...
+
+    def observed_from_json(self, bucket: int, found: Mapping[str, Any]) -> Observed:
+        """The inverse of ``Observed.to_json``, also of an earlier release's."""
+        ...
+
+
 #: Makes the local join of a spec over a store.
 MakesLocalJoin = Callable[[Any, Any, Context], LocalJoin]

@@ -34,7 +34,7 @@ from lsmstate.joins.routing.skew.spread import RouteTable
 from lsmstate.joins.specs.one_key import JoinSpec
 from lsmstate.opening import open_attempt
 from lsmstate.options import Options
-from lsmstate.spark_integration.skew.route_tables import PERIOD
+from lsmstate.spark_integration.tables.versioned_tables import PERIOD
 
 BUCKETS = 8
 HOT_KEY = -1

@@ -45,7 +45,7 @@ class TaskRun:
     """Names the attempt among all attempts of this micro-batch."""
     task_attempt_id: int
     starts: Starts = UNTOLD
-    """Of the query, where hot keys are spread; the task is of the newest."""
+    """Of the query, where rows are routed by tables; the task is of the newest."""
 
 
 def current_run(plan: StatefulPlan) -> TaskRun:

@@ -170,7 +170,7 @@ class JoinRequest:
         return plan_of(
             spec,
             self.inputs,
-            SpreadRouting() if self.skew == SPREAD else HashRouting(),
+            SpreadRouting(tuple(self.streams)) if self.skew == SPREAD else HashRouting(),
             self.options,
             with_pins(settings, self.pins),
             OPERATOR,

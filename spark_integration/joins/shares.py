@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.routing.shares import JoinGraph, Shares, choose
 from lsmstate.joins.routing.shares_router import SharesRouting
+from lsmstate.joins.routing.skew.spread_router import SpreadRouting
 from lsmstate.joins.specs.multi_key import GraphSpec
 from lsmstate.spark_integration.catalyst.catalyst import analyzed_plan, is_classic
 from lsmstate.spark_integration.checkpoint.location import below
@@ -20,8 +21,8 @@ from lsmstate.spark_integration.checkpoint.pinned_settings import SKEW, STATE_NA
 from lsmstate.spark_integration.plan.stateful_plan import StatefulPlan
 from lsmstate.spark_integration.skew.checks import check_local
 from lsmstate.spark_integration.skew.key_watch import SPREAD
-from lsmstate.spark_integration.skew.route_tables import newest_table
 from lsmstate.spark_integration.stateful_operator.query_start import operators_in
+from lsmstate.spark_integration.tables.versioned_tables import newest_table
 from lsmstate.state_location import local_path
 
 
@@ -112,7 +113,7 @@ def explain_join(joined: DataFrame, checkpoint: str | None = None) -> str:
         return found[0].explanation
     root = found[0].state_dir or below(checkpoint, STATE_NAME)
     check_local(root)
-    spread = newest_table(local_path(root) or root).explain()
+    spread = newest_table(local_path(root) or root, SpreadRouting()).explain()
     return f"{found[0].explanation}\n{spread or 'no key is spread yet'}"
 
 

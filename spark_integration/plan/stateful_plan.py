@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from lsmstate.joins.protocols import Routing
+from lsmstate.joins.protocols import Routing, TableRouting
 from lsmstate.joins.routing.hash_router import HashRouting
 from lsmstate.options import Options
 from lsmstate.spark_integration.plan.storage import Storage
@@ -150,6 +150,7 @@ class StatefulPlan:
             self.storage_key,
             self.watches_time,
             self.result_time,
+            isinstance(self.routing, TableRouting),
         )
 
 
@@ -168,6 +169,8 @@ class Wanted:
     storage_key: str = ""
     watches_time: bool = False
     result_time: str | None = None
+    has_tables: bool = False
+    """Whether rows are routed by tables, which count by the start of the query."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

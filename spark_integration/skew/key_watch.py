@@ -24,7 +24,7 @@ from lsmstate.spark_integration.metrics.hottest_keys import BOTH, packed
 from lsmstate.spark_integration.plan.bucket import Bucket, InputBatch
 from lsmstate.spark_integration.plan.stateful_plan import StatefulPlan
 from lsmstate.spark_integration.skew.backfill import TAKEN_OVER, take_over
-from lsmstate.spark_integration.skew.route_tables import Routes, precedes_table
+from lsmstate.spark_integration.tables.versioned_tables import VersionedTables, precedes_table
 from lsmstate.store import MultimapStore, StreamSchema
 
 OBSERVE: Final = "observe"
@@ -65,16 +65,17 @@ class KeyWatch:
         self._sketches: dict[str, HeavyHitters] = {}
         self._keys: dict[int, bytes] = {}
         self._tells_keys = len(plan.inputs) > 2 and precedes_table(run.batch_id)
-        self._routes = Routes.of(plan, run) if plan.skew == SPREAD else None
-        self._table = self._routes.table(run.batch_id) if self._routes else RouteTable()
+        self._tables = VersionedTables.of(plan, run)
+        table = None if self._tables is None else self._tables.table(run.batch_id)
+        self._table = table if isinstance(table, RouteTable) else RouteTable()
         self.taken_rows = 0
         for keys, rows in store.iterate(SKETCHES.name):
             for stream, row in zip(keys.column(0).to_pylist(), rows.to_pylist(), strict=True):
                 sketch = self._sketches[stream] = HeavyHitters.from_row(row)
                 sketch.fade(_FADING ** (run.batch_id - row["batch"]))
                 called = row["batch"]
-        if self._routes is not None and self._sketches:
-            self._routes.check_is_known(called, run.batch_id)
+        if self._tables is not None and self._sketches:
+            self._tables.check_is_known(called, run.batch_id)
         if TAKEN_OVER.name in store.streams:
             self.taken_rows = take_over(plan, run, store, self._table, self._place)
 
@@ -97,9 +98,9 @@ class KeyWatch:
 
     def publish(self, pointer: str) -> None:
         """Where keys are spread, report counts and commit to the next table of routes."""
-        if self._routes is not None:
+        if self._tables is not None:
             seen = Seen(self._place, dict(self._sketches), pointer, self._keys)
-            self._routes.publish(seen, self._run.batch_id, self._run.attempt)
+            self._tables.publish(seen, self._run.batch_id, self._run.attempt)
 
     @property
     def rows(self) -> int:

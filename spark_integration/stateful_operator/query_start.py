@@ -57,8 +57,8 @@ from lsmstate.spark_integration.plan.stateful_plan import Wanted
 from lsmstate.spark_integration.plan.storage import kept, state_url
 from lsmstate.spark_integration.skew.checks import check_local
 from lsmstate.spark_integration.skew.key_watch import SPREAD
-from lsmstate.spark_integration.skew.route_tables import begin
 from lsmstate.spark_integration.stateful_operator.operators_above import check_above
+from lsmstate.spark_integration.tables.versioned_tables import begin
 from lsmstate.state_location import StatePlace, local_path
 
 #: Column metadata under which an operator's settings stand in the plan.
@@ -159,7 +159,7 @@ def _prepare(query: Any, query_id: str, wanted: Wanted, context: Any) -> dict[st
         partitions = int(conf.get(PARTITIONS))
     pinned = adopt_or_pin(place, wanted, partitions, query_id)
     told = {ROOT_PROPERTY: root, VERSION_PROPERTY: str(pinned.version)}
-    if wanted.settings.get(SKEW) == SPREAD and place.local_directory is not None:
+    if wanted.has_tables and place.local_directory is not None:
         committed = query.commitLog().getLatestBatchId()
         first = committed.get() + 1 if committed.isDefined() else 0
         told[STARTS_PROPERTY] = begin(place.local_directory, first).to_text()

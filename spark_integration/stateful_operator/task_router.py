@@ -4,14 +4,14 @@ table of the micro-batch."""
 from lsmstate.joins.protocols import Router
 from lsmstate.spark_integration.checkpoint.task_run import TaskRun
 from lsmstate.spark_integration.plan.stateful_plan import InputPlan, StatefulPlan
-from lsmstate.spark_integration.skew.key_watch import SPREAD
-from lsmstate.spark_integration.skew.route_tables import Routes
+from lsmstate.spark_integration.tables.versioned_tables import VersionedTables
 
 
 def router_of(plan: StatefulPlan, source: InputPlan, run: TaskRun) -> Router:
     """The router of one input, for one task."""
     routing = plan.routing.settled(run.pinned.buckets, run.pinned.adopted)
-    table = Routes.of(plan, run).table(run.batch_id) if plan.skew == SPREAD else None
+    tables = VersionedTables.of(plan, run)
+    table = None if tables is None else tables.table(run.batch_id)
     return routing.router(source.name, source.rows, source.key, table)
 
 
@@ -20,11 +20,10 @@ def called_buckets(plan: StatefulPlan, run: TaskRun) -> tuple[int, ...]:
 
     - If event time counts, that is every bucket in the first micro-batch. From then on each bucket
       is called with every watermark, so it can judge late rows although it had no rows.
-    - If hot keys are spread, it is the buckets that copy earlier rows of a key (backfill), while
-      these can be read.
+    - Otherwise it is those that the table of routes names: buckets that copy earlier rows of a hot
+      key (backfill), while these can be read.
     """
     if plan.watches_time and run.batch_id == 0:
         return tuple(range(run.pinned.buckets))
-    if plan.skew != SPREAD:
-        return ()
-    return Routes.of(plan, run).table(run.batch_id).added()
+    tables = VersionedTables.of(plan, run)
+    return () if tables is None else tables.table(run.batch_id).called

@@ -37,6 +37,7 @@ ORDER = {
             "metrics",
             "plan",
             "checkpoint",
+            "tables",
             "skew",
             "state_reader",
         ),

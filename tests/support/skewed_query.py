@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from lsmstate.errors import LsmStateError
+from lsmstate.joins.routing.skew.spread import RouteTable, SpreadKey
 from lsmstate.joins.routing.skew.spread_router import SpreadRouting
 from lsmstate.joins.specs.one_key import JoinSpec
 from lsmstate.options import Options
@@ -22,10 +23,10 @@ from lsmstate.spark_integration.checkpoint.task_run import TaskRun
 from lsmstate.spark_integration.joins.run_join import run_join
 from lsmstate.spark_integration.plan.stateful_plan import InputPlan, StatefulPlan
 from lsmstate.spark_integration.skew.key_watch import SPREAD, skew_streams
-from lsmstate.spark_integration.skew.route_tables import begin
 from lsmstate.spark_integration.stateful_operator import body as stateful_body
 from lsmstate.spark_integration.stateful_operator import route
 from lsmstate.spark_integration.stateful_operator.frames import unpack_rows
+from lsmstate.spark_integration.tables.versioned_tables import begin, newest_table
 from lsmstate.state_location import StatePlace
 from support.simulated_spark import State
 
@@ -81,7 +82,7 @@ class SkewedQuery:
             default_buckets=BUCKETS,
             state_dir=None,
             skew=SPREAD,
-            routing=SpreadRouting(),
+            routing=SpreadRouting(tuple(names)),
         )
         self.function: Any = stateful_body.stateful_function(
             self.plan, run_join(self.spec, self.plan.inputs)
@@ -223,6 +224,13 @@ class SkewedQuery:
             task_attempt_id=self._tasks,
             starts=self._starts,
         )
+
+
+def spread_keys(home: Path) -> tuple[SpreadKey, ...]:
+    """The keys that are spread by the newest table."""
+    table = newest_table(str(home), SpreadRouting())
+    assert isinstance(table, RouteTable)
+    return table.keys
 
 
 def table_of(rows: list[tuple[int, int]], schema: pa.Schema) -> pa.Table:

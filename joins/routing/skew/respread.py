@@ -13,12 +13,19 @@ Source: Metwally et al. for what is hot (``lsmstate.joins.routing.skew.heavy_hit
 import math
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 import numpy as np
 
 from lsmstate.joins.routing.hash import bucket_of_hashes
 from lsmstate.joins.routing.skew.heavy_hitters import HeavyHitters, merged
-from lsmstate.joins.routing.skew.spread import Addition, RouteTable, SpreadKey
+from lsmstate.joins.routing.skew.spread import (
+    Addition,
+    RouteTable,
+    SpreadKey,
+    bytes_of,
+    text_of,
+)
 
 #: A key is hot if it has this part of the rows that a bucket has on average.
 HOT_SHARE = 0.5
@@ -42,6 +49,25 @@ class Seen:
     @property
     def rows(self) -> float:
         return sum(sketch.total for sketch in self.sketches.values())
+
+    def to_json(self) -> dict[str, Any]:
+        """What was seen as JSON has it."""
+        return {
+            "sketches": {stream: sketch.to_row() for stream, sketch in self.sketches.items()},
+            "pointer": self.pointer,
+            "keys": [[number, text_of(key)] for number, key in self.keys.items()],
+        }
+
+    @classmethod
+    def from_json(cls, bucket: int, found: Mapping[str, Any]) -> Self:
+        """The inverse of ``to_json``. What an earlier release saw has no counts."""
+        sketches = found.get("sketches", {}).items()
+        return cls(
+            bucket,
+            {stream: HeavyHitters.from_row(row) for stream, row in sketches},
+            found.get("pointer"),
+            {number: bytes_of(key) for number, key in found.get("keys", ())},
+        )
 
 
 @dataclass(frozen=True)

@@ -27,9 +27,11 @@ all sides probed; Afrati, Ullman, *Optimizing joins in a map-reduce environment*
 relation's tuples partitioned, the others' copied.
 """
 
-from collections.abc import Callable
+import base64
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, Self
 
 import numpy as np
 
@@ -70,6 +72,32 @@ class SpreadKey:
             f"hot key {self.key}: rows of {self.stream} spread over buckets {places}, "
             "rows of the other streams copied to each"
         )
+
+    def to_json(self) -> list[Any]:
+        """The key as JSON has it."""
+        packed = [self.hash, self.key, list(self.buckets)]
+        if self.stream is None:
+            return packed
+        added = self.addition
+        if added is None:
+            return [*packed, self.stream, None]
+        return [*packed, self.stream, [list(added.buckets), added.pointer, text_of(added.key)]]
+
+    @classmethod
+    def from_json(
+        cls,
+        number: int,
+        key: str,
+        buckets: Sequence[int],
+        stream: str | None = None,
+        added: Sequence[Any] | None = None,
+    ) -> Self:
+        """The inverse of ``to_json``."""
+        if added is None:
+            return cls(number, key, tuple(buckets), stream)
+        more, pointer, row = added
+        addition = Addition(tuple(more), pointer, bytes_of(row))
+        return cls(number, key, tuple(buckets), stream, addition)
 
 
 @dataclass(frozen=True)
@@ -112,7 +140,8 @@ class RouteTable:
         """The key of this hash; None: it is not spread."""
         return self._by_hash.get(number)
 
-    def added(self) -> tuple[int, ...]:
+    @property
+    def called(self) -> tuple[int, ...]:
         """Buckets that have rows to take over, ascending."""
         found = (key.addition.buckets for key in self.keys if key.addition is not None)
         return tuple(sorted({bucket for buckets in found for bucket in buckets}))
@@ -121,6 +150,15 @@ class RouteTable:
         """A line for each key."""
         return "\n".join(map(str, self.keys))
 
+    def to_json(self) -> dict[str, Any]:
+        """The table as JSON has it."""
+        return {"keys": [key.to_json() for key in self.keys]}
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Self:
+        """The inverse of ``to_json``."""
+        return cls(tuple(SpreadKey.from_json(*key) for key in found["keys"]))
+
     @cached_property
     def _by_hash(self) -> dict[int, SpreadKey]:
         return {key.hash: key for key in self.keys}
@@ -128,3 +166,13 @@ class RouteTable:
     @cached_property
     def _hashes(self) -> Hashes:
         return np.array(sorted(self._by_hash), np.uint64)
+
+
+def text_of(data: bytes) -> str:
+    """Bytes as JSON can have them."""
+    return base64.b64encode(data).decode()
+
+
+def bytes_of(text: str) -> bytes:
+    """The inverse of ``text_of``."""
+    return base64.b64decode(text)

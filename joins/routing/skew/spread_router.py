@@ -1,8 +1,9 @@
 """Rows by the hash of their one key, with hot keys spread over several buckets."""
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -13,13 +14,18 @@ from lsmstate.joins.routing.content import content_hashes
 from lsmstate.joins.routing.hash import bucket_of
 from lsmstate.joins.routing.hash_router import NO_MARKS
 from lsmstate.joins.routing.skew.heavy_hitters import Hashes
+from lsmstate.joins.routing.skew.respread import MOST_KEYS, Seen, respread
 from lsmstate.joins.routing.skew.spread import RouteTable
+
+_log: Final = logging.getLogger("lsmstate")
 
 
 @dataclass(frozen=True)
 class SpreadRouting:
     """Each row goes to the bucket of its key's hash, or to those of its key in the table."""
 
+    streams: tuple[str, ...] = ()
+    """Those of the join."""
     buckets: int = 1
 
     @property
@@ -35,6 +41,33 @@ class SpreadRouting:
     def settled(self, buckets: int, adopted: Mapping[str, Any]) -> "SpreadRouting":
         """The routing over that many buckets."""
         return replace(self, buckets=buckets)
+
+    @property
+    def initial_table(self) -> RouteTable:
+        """No key is spread."""
+        return RouteTable()
+
+    def next_table(
+        self, table: RouteTable, observed: Sequence[Seen], micro_batch: int
+    ) -> RouteTable:
+        """Spread what was hot of late, beside the keys that are spread already."""
+        found = respread(table, observed, self.buckets, self.streams)
+        if len(table.keys) < len(found.keys) == MOST_KEYS:
+            _log.warning(
+                "%d hot keys are spread from micro-batch %d on, which is the maximum; any further "
+                "hot key stays in one bucket",
+                MOST_KEYS,
+                micro_batch,
+            )
+        return found
+
+    def table_from_json(self, found: Mapping[str, Any]) -> RouteTable:
+        """The inverse of ``RouteTable.to_json``."""
+        return RouteTable.from_json(found)
+
+    def observed_from_json(self, bucket: int, found: Mapping[str, Any]) -> Seen:
+        """The inverse of ``Seen.to_json``."""
+        return Seen.from_json(bucket, found)
 
     def router(
         self, stream: str, rows: pa.Schema, keys: pa.Schema, table: RouteTable | None = None

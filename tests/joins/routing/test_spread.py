@@ -154,7 +154,7 @@ def test_of_three_streams_one_is_spread_and_the_others_are_stored_in_all_buckets
     assert Role.PROBE not in copied.roles
     assert spread.buckets.tolist() == [0, 2, 1]
     assert list(zip(*copied[:2], strict=True)) == [(0, 1), (0, 0), (1, 2), (2, 1), (2, 0)]
-    assert table.added() == (0,)
+    assert table.called == (0,)
     assert "rows of b spread over buckets 1, 0, rows of the other streams" in table.explain()
 
 

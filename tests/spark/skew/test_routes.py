@@ -6,13 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import lsmstate.spark_integration.skew.route_tables
 from lsmstate.errors import CorruptionError
+from lsmstate.joins.protocols import Table
 from lsmstate.joins.routing.hash import bucket_of_hashes
-from lsmstate.joins.routing.skew import respread
+from lsmstate.joins.routing.skew import respread, spread_router
 from lsmstate.joins.routing.skew.heavy_hitters import HeavyHitters
 from lsmstate.joins.routing.skew.respread import Seen
 from lsmstate.joins.routing.skew.spread import RouteTable
+from lsmstate.joins.routing.skew.spread_router import SpreadRouting
 from lsmstate.spark_integration.checkpoint.starts import UNTOLD, Starts
 from lsmstate.spark_integration.metrics.hottest_keys import (
     HOTTEST,
@@ -21,7 +22,12 @@ from lsmstate.spark_integration.metrics.hottest_keys import (
     packed,
     place_prefix,
 )
-from lsmstate.spark_integration.skew.route_tables import PERIOD, Routes, begin, newest_table
+from lsmstate.spark_integration.tables.versioned_tables import (
+    PERIOD,
+    VersionedTables,
+    begin,
+    newest_table,
+)
 
 BUCKETS = 4
 
@@ -34,24 +40,26 @@ def seen(key: int) -> Seen:
     return Seen(int(bucket[0]), {"a": sketch, "b": sketch})
 
 
-def routes(home: Path, retained: int = 100, starts: Starts = UNTOLD) -> Routes:
-    return Routes(str(home), BUCKETS, retained, streams="ab", starts=starts)
+def routes(home: Path, retained: int = 100, starts: Starts = UNTOLD) -> VersionedTables:
+    routing = SpreadRouting(("a", "b"), BUCKETS)
+    return VersionedTables(str(home), routing, BUCKETS, retained, starts=starts)
 
 
-def spread(table: RouteTable) -> dict[str, tuple[int, ...]]:
+def spread(table: Table) -> dict[str, tuple[int, ...]]:
+    assert isinstance(table, RouteTable)
     return {key.key: key.buckets for key in table.keys}
 
 
 def test_what_was_seen_in_a_period_routes_the_next_one(tmp_path: Path) -> None:
     mine = routes(tmp_path)
-    assert newest_table(str(tmp_path)) == RouteTable()
+    assert newest_table(str(tmp_path), SpreadRouting()) == RouteTable()
     for batch in range(PERIOD):
         assert mine.table(batch) == RouteTable()
         mine.publish(seen(1), batch, "attempt")
     table = mine.table(PERIOD)
     assert spread(table).keys() == {"key 1"}
     assert sorted(spread(table)["key 1"]) == [0, 1, 2, 3]
-    assert newest_table(str(tmp_path)) == table
+    assert newest_table(str(tmp_path), SpreadRouting()) == table
     assert mine.table(PERIOD - 1) == RouteTable()
 
 
@@ -67,10 +75,10 @@ def test_a_table_is_made_once_whatever_is_seen_later(tmp_path: Path) -> None:
     assert routes(tmp_path).table(PERIOD) == first
 
 
-def race(home: Path, first: int) -> list[RouteTable]:
+def race(home: Path, first: int) -> list[Table]:
     """The tables that six tasks find at the same time, while some buckets are still told of."""
     start = threading.Barrier(6)
-    found: list[RouteTable] = []
+    found: list[Table] = []
 
     def task(number: int) -> None:
         mine = routes(home)
@@ -154,7 +162,7 @@ def test_tables_of_a_future_that_was_given_up_are_removed(tmp_path: Path) -> Non
     later = routes(tmp_path, starts=starts)
     assert later.table(2 * PERIOD) == kept
     assert later.table(3 * PERIOD) == kept
-    assert newest_table(str(tmp_path)) == kept
+    assert newest_table(str(tmp_path), SpreadRouting()) == kept
 
 
 def test_a_start_goes_on_with_the_tables_of_those_before(tmp_path: Path) -> None:
@@ -172,7 +180,7 @@ def test_a_start_goes_on_with_the_tables_of_those_before(tmp_path: Path) -> None
     third.publish(seen(4), 2 * PERIOD - 1, "b")
     assert spread(second.table(2 * PERIOD)).keys() == {"key 1", "key 3"}
     assert spread(third.table(2 * PERIOD)).keys() == {"key 1", "key 4"}
-    assert spread(newest_table(str(tmp_path))).keys() == {"key 1", "key 4"}
+    assert spread(newest_table(str(tmp_path), SpreadRouting())).keys() == {"key 1", "key 4"}
 
 
 def test_starts_that_ran_nothing_that_is_needed_are_left_out() -> None:
@@ -188,7 +196,7 @@ def test_starts_that_ran_nothing_that_is_needed_are_left_out() -> None:
 def test_the_last_key_that_is_spread_is_said_to_be_the_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for module in (respread, lsmstate.spark_integration.skew.route_tables):
+    for module in (respread, spread_router):
         monkeypatch.setattr(module, "MOST_KEYS", 2)
     mine = routes(tmp_path)
     said = []

@@ -16,10 +16,10 @@ from lsmstate.joins.routing.skew.spread import SpreadKey
 from lsmstate.lsm.table_cache import table_cache
 from lsmstate.process.memory_budget import process_memory
 from lsmstate.spark_integration.skew import key_watch as skew
-from lsmstate.spark_integration.skew.route_tables import PERIOD, newest_table
+from lsmstate.spark_integration.tables.versioned_tables import PERIOD
 from support.faults import Faults, faults
 from support.simulated_spark import State
-from support.skewed_query import BUCKET_IDS, SkewedQuery, arriving
+from support.skewed_query import BUCKET_IDS, SkewedQuery, arriving, spread_keys
 
 HOT = {5000: {"a": 1, "b": 16, "c": 1}}
 OTHERS = {"a": 6, "b": 9, "c": 6}
@@ -42,7 +42,7 @@ class Switch:
         return {int(bucket): mine for bucket, mine in frames.groupby("bucket")}
 
     def hot_key(self) -> SpreadKey:
-        (key,) = newest_table(str(self.query.home)).keys
+        (key,) = spread_keys(self.query.home)
         return key
 
     def added(self) -> list[int]:

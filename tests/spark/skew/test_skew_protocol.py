@@ -16,9 +16,9 @@ from lsmstate.spark_integration.checkpoint.attempt import attempt_store, bucket_
 from lsmstate.spark_integration.metrics.hottest_keys import hottest_keys
 from lsmstate.spark_integration.plan.bucket import Bucket, InputBatch
 from lsmstate.spark_integration.skew.key_watch import OBSERVE, KeyWatch, skew_streams
-from lsmstate.spark_integration.skew.route_tables import PERIOD, newest_table
+from lsmstate.spark_integration.tables.versioned_tables import PERIOD
 from support import skewed_query
-from support.skewed_query import BUCKET_IDS, RETAINED, SkewedQuery, arriving, table_of
+from support.skewed_query import BUCKET_IDS, RETAINED, SkewedQuery, arriving, spread_keys, table_of
 
 TWO = {"a": 9, "b": 9}
 THREE = {"a": 1, "b": 16, "c": 2}
@@ -51,7 +51,7 @@ def test_results_are_exact_while_keys_are_spread_and_batches_repeated(
         if rng.random() < 0.4:
             query.repeat_last()
     query.check()
-    assert {key.key for key in newest_table(str(tmp_path)).keys} == {"5000", "6000"}
+    assert {key.key for key in spread_keys(tmp_path)} == {"5000", "6000"}
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_of_three_streams_results_are_exact_whatever_happens(
                     if rng.random() < 0.3:
                         seen.write_bytes(seen.read_bytes()[: rng.randrange(200)])
     query.check()
-    spread = {key.key: key for key in newest_table(str(tmp_path)).keys}
+    spread = {key.key: key for key in spread_keys(tmp_path)}
     assert spread["5000"].stream == "b"
     assert len(spread["5000"].buckets) > 1
 
@@ -171,4 +171,4 @@ def test_tasks_of_a_given_up_future_that_end_late_change_nothing(
     query.zombie(query.given_up[-1])  # makes the third table, while there is no second
     run(2 * PERIOD, 5000, 6000)
     query.check()
-    assert {key.key for key in newest_table(str(tmp_path)).keys} == {"5000", "6000"}
+    assert {key.key for key in spread_keys(tmp_path)} == {"5000", "6000"}

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.spark import explain_join, metrics_of, multiway_join, rescale
-from lsmstate.spark_integration.skew.route_tables import PERIOD
+from lsmstate.spark_integration.tables.versioned_tables import PERIOD
 from support.grouped import grouped
 from support.spark_streams import FileStream, assert_same_rows
 

@@ -1,0 +1,1 @@
+"""Tables of routes: one for each micro-batch, kept beside the state."""
