@@ -17,6 +17,7 @@ from lsmstate.cython_ext.entries.entry_source import EntrySource
 from lsmstate.cython_ext.iterators.backward_iter import BackwardMemtableSource
 from lsmstate.cython_ext.iterators.key_lookup import Lookup
 from lsmstate.cython_ext.iterators.merging_iter import MergingSource
+from lsmstate.cython_ext.iterators.range_walk import RangeWalk
 from lsmstate.cython_ext.iterators.row_fetch import Cursor
 from lsmstate.cython_ext.iterators.scanner import Scanner
 from lsmstate.cython_ext.keys.encoded_ranges import EncodedRanges
@@ -37,7 +38,7 @@ from lsmstate.store_base.checks import check_piece_bytes, checked_positions, enc
 from lsmstate.store_base.guard import Access, read_stepwise
 from lsmstate.store_base.key_parts import MANY_KEYS, probe_bytes
 from lsmstate.store_base.key_range import KeyRange
-from lsmstate.store_base.range_reads import PORTION_KEYS, KeyPortion
+from lsmstate.store_base.range_reads import KeyPortion
 
 
 class Tiers(NamedTuple):
@@ -240,33 +241,44 @@ class LsmReader:
     def range_keys(
         self, access: Access, stream: str, ranges: EncodedRanges
     ) -> Iterator[KeyPortion]:
-        """Find the keys in ranges."""
+        """Find the keys in ranges by a walk over each run and each memtable."""
         return read_stepwise(access, self._portions(access, stream, ranges))
 
     def _portions(self, access: Access, stream: str, ranges: EncodedRanges) -> Iterator[KeyPortion]:
-        found: list[bytes | None] = []
-        for place in range(ranges.segment_count):
-            wanted = KeyRange(*ranges.segment(place))
-            decoder = KeyDecoder(self._streams[stream].key)
-            scanner = self._scanner(stream, wanted, decoder=decoder)
-            last = None
-            while scanner.next_piece(1 << 18) is not None:
-                for name in self._key_codecs[stream].encode(scanner.keys_of_piece()).to_pylist():
-                    if name != last:
-                        if len(found) == PORTION_KEYS:
-                            yield self._portion(access, stream, found, is_last=False)
-                            found = []
-                        found.append(name)
-                        last = name
-        yield self._portion(access, stream, found, is_last=True)
-
-    def _portion(
-        self, access: Access, stream: str, found: list[bytes | None], *, is_last: bool
-    ) -> KeyPortion:
-        keys = KeyBatch.from_bytes(found)
+        codec = self._row_codecs[stream]
+        walk = RangeWalk(ranges, self._numbers[stream], codec, self._budget)
         tiers = self._tiers()
-        lookup = self._lookup(tiers, stream, self._numbers[stream], keys, None)
-        return KeyPortion(keys, self._counted(access, tiers, stream, lookup, keys, None), is_last)
+        is_last = False
+        while not is_last:
+            keys = self._walked(walk, tiers)
+            lookup = Lookup(keys, self._numbers[stream], None, codec, self._budget, len(tiers.runs))
+            lookup.own_keys()
+            for at, run in enumerate(tiers.runs):
+                lookup.delete_ranges(run.deleted)
+                walk.give_run(at, lookup)
+            for at, table in enumerate(tiers.memtables):
+                lookup.delete_ranges(table.deleted)
+                walk.give_memtable(at, table, lookup)
+            walk.give_files(lookup)
+            lookup.end_search()
+            is_last = walk.end()
+            probe = self._counted(access, tiers, stream, lookup, keys, None)
+            yield KeyPortion(keys, probe, is_last)
+
+    def _walked(self, walk: RangeWalk, tiers: Tiers) -> KeyBatch:
+        """Walk all tiers for one portion; return its keys."""
+        runs, memtables = tiers
+        walk.begin(len(runs), len(memtables))
+        asked = walk.key_range()
+        if asked is not None:
+            low, high = asked
+            # The largest comes first: it ends the portion, and others stop there.
+            for at in sorted(range(len(runs)), key=lambda at: -runs[at].rows):
+                files = [f for f in runs[at].files if f.max_key >= low and f.min_key < high]
+                walk.walk_run(at, [self._tables.open(self._directory, file) for file in files])
+            for at, table in enumerate(memtables):
+                walk.walk_memtable(at, table)
+        return walk.keys()
 
     def _may_have_retractions(self, stream: str) -> bool:
         return self._tiers().may_hold(hidden_number(self._numbers[stream], self._streams))

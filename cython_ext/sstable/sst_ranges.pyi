@@ -1,0 +1,1 @@
+"""Walking an SSTable over ranges of keys; used from Cython only."""
