@@ -69,6 +69,11 @@ class AskedCondition:
         }
         return cls(streams, on, computed, filters, names)
 
+    @classmethod
+    def unfiltered(cls, streams: Mapping[str, pa.Schema], on: Condition) -> "AskedCondition":
+        """Of a join that evaluates all of its condition itself."""
+        return cls(streams, on, ComputedColumns({}), (), {})
+
     def shown(self, results: Results) -> Results:
         """The results that keep the filters, without computed columns."""
         if not self.filters and not self.computed.names:

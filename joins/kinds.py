@@ -17,6 +17,7 @@ from lsmstate.joins.local.parts.time_checks import BoundCheck
 from lsmstate.joins.local.rooted.change_join import RootedChangeJoin
 from lsmstate.joins.local.similarity.similarity_join import COUNTERS as SIMILARITY_COUNTERS
 from lsmstate.joins.local.similarity.similarity_join import SimilarityJoin
+from lsmstate.joins.local.theta.theta_join import CANDIDATES, ThetaJoin
 from lsmstate.joins.local.timed.event_time_join import EventTimeJoin, Timed
 from lsmstate.joins.local.timed.final_join import FinalJoin
 from lsmstate.joins.protocols import Context, LocalJoin, MakesLocalJoin, Spec
@@ -29,6 +30,7 @@ from lsmstate.joins.specs.json_form import classes_in, from_json, to_json
 from lsmstate.joins.specs.multi_key import GraphSpec
 from lsmstate.joins.specs.one_key import JoinSpec
 from lsmstate.joins.specs.similarity import SimilaritySpec
+from lsmstate.joins.specs.theta import ThetaSpec
 from lsmstate.store import MultimapStore
 
 
@@ -140,6 +142,7 @@ for _kind in (
     Kind("changes by one key", ChangeSpec, ChangeJoin.of, is_rescaled=True),
     Kind("changes by several keys", GraphChangeSpec, _changes, is_rescaled=True),
     Kind("changes of joins of any type", RootedChangeSpec, _rooted, is_rescaled=True),
+    Kind("theta", ThetaSpec, ThetaJoin, counters=(CANDIDATES,)),
     Kind("final", FinalSpec, FinalJoin.of, is_rescaled=True),
     Kind("similarity", SimilaritySpec, _similar, SIMILARITY_COUNTERS),
 ):

@@ -37,6 +37,8 @@ from lsmstate.joins.specs.event_time import EventTime, TimeOptions, create_timed
 from lsmstate.joins.specs.final import FinalSpec
 from lsmstate.joins.specs.multi_key import GraphSpec
 from lsmstate.joins.specs.one_key import Condition, JoinSpec, check_streams
+from lsmstate.joins.specs.theta import ThetaSpec
+from lsmstate.joins.specs.theta_choice import theta_spec
 from lsmstate.joins.specs.typed_condition import How, in_text, typed_condition
 from lsmstate.joins.specs.within import with_distance
 from lsmstate.local_directory import directory_path
@@ -97,6 +99,9 @@ class MultiwayJoin:
             ``+U`` or ``-D`` and is not part of the result.
         unmatched: What becomes of a retraction of a row that is not stored: "count" ignores and
             counts it, "error" raises InvalidArgumentError.
+        most_results: Most results for each row of a batch; more raise InvalidArgumentError. For
+            joins whose streams are not all connected by equalities. Default: more than 1,000 are
+            logged.
         piece_bytes: Most bytes of a piece of the results, unless a row is larger.
         algorithm: "umjoin" stores each stream and probes one stream after another (UMJoin; with
             ``backend="memory"`` it is the operator known as MultiStream). "tree" is the binary join
@@ -141,6 +146,7 @@ class MultiwayJoin:
         emit: Emit = "append",
         changes: Mapping[str, str] | None = None,
         unmatched: Unmatched = "count",
+        most_results: float | None = None,
         piece_bytes: int = 1 << 20,
         algorithm: Algorithm = "umjoin",
         order: Order | None = None,
@@ -160,12 +166,19 @@ class MultiwayJoin:
         self._declared = dict(streams)
         columns = {name: schema.names for name, schema in streams.items()}
         on = with_distance(on, time.within, told.columns, columns, _NO_TIME)
-        self._asked = AskedCondition.of(streams, on, how, changes)
+        theta = theta_spec(streams, on, how, emit, changes, told)
+        if theta is None:
+            self._asked = AskedCondition.of(streams, on, how, changes)
+        else:
+            on = theta.on
+            self._asked = AskedCondition.unfiltered(streams, on)
         streams, on = self._asked.streams, self._asked.on
-        self.spec = _spec_of(streams, on, how, emit, changes, told)
+        self.spec: Spec = theta or _spec_of(streams, on, how, emit, changes, told)
         self._views = Views(streams)
         inside = self.spec
-        if self._views.any:
+        if self._views.any and theta is not None:
+            inside = ThetaSpec.create(self._views.streams, theta.on)
+        elif self._views.any:
             inside = _spec_of(self._views.streams, on, how, emit, changes, told)
         _check_algorithm(inside, algorithm, order, sample)
         filters = [str(each) for each in self._asked.filters]
@@ -186,7 +199,7 @@ class MultiwayJoin:
                 tree, self.tried_orders = best_tree(inside, some, path, backend, options)
             else:
                 tree = BinaryTree.create(inside, list(streams) if order is None else order)
-        context = Context(piece_bytes=piece_bytes, unmatched=unmatched)
+        context = Context(piece_bytes=piece_bytes, unmatched=unmatched, most_results=most_results)
         self._unfinished: Results | None = None
         with ExitStack() as opened:
             self._temporary: TemporaryDirectory[str] | None = None

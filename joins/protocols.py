@@ -77,6 +77,8 @@ class Context:
     """Microseconds since 1970; None: there is none yet."""
     unmatched: str = "count"
     """What becomes of a retraction of a row that is not stored: "count" or "error"."""
+    most_results: float | None = None
+    """Most results for each row of a batch; more are an error. None: they are logged."""
     learned: ProbeOrder = field(default_factory=ProbeOrder)
     """What earlier local joins of the same join have learned about the order of probes."""
 

@@ -232,7 +232,7 @@ class _Rows:
     def _common(self, expression: Expression, kinds: Sequence[pa.DataType]) -> pa.DataType:
         """The type in which Spark compares values of some types, or gives one of them."""
         try:
-            return reduce(_common_type, kinds)
+            return reduce(common_type, kinds)
         except InvalidArgumentError:
             listed = " and ".join(dict.fromkeys(map(str, kinds)))
             raise self._refusal(
@@ -650,7 +650,9 @@ _DECIMAL_STEPS: Final[Mapping[str, Callable[[Decimal, Decimal], Decimal]]] = {
 }
 
 
-def _common_type(left: pa.DataType, right: pa.DataType) -> pa.DataType:
+def common_type(left: pa.DataType, right: pa.DataType) -> pa.DataType:
+    """The type in which Spark compares values of two types. InvalidArgumentError if there is
+    none."""
     if left == right or pa.types.is_null(right):
         return left
     if pa.types.is_null(left):

@@ -26,8 +26,8 @@ ORDER = {
     ),
     "joins": (
         *("conditions", "plan", "routing", "routing/skew", "specs"),
-        *("local/parts", "local/inner", "local/changes", "local/rooted", "local/similarity"),
-        "local/timed",
+        *("local/parts", "local/inner", "local/theta", "local/changes", "local/rooted"),
+        *("local/similarity", "local/timed"),
     ),
     "spark_integration": (
         *(

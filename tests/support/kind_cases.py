@@ -159,6 +159,13 @@ CASES = {
         TIMED, f"SELECT a.*, b.* FROM {LEFT}", LEFT, {"emit": "final", **TIMES},
         other_on=LEFT.replace("LEFT", "FULL"),
     ),
+    "theta": KindCase(
+        {"a": A, "b": B, "c": C},
+        "SELECT a.*, b.*, c.* FROM a JOIN b ON a.k BETWEEN b.j AND b.y JOIN c ON c.z - b.y <= 1 "
+        "AND c.z > a.k",
+        "a.k BETWEEN b.j AND b.y AND c.z - b.y <= 1 AND c.z > a.k",
+        other_on="a.k BETWEEN b.j AND b.y AND c.z - b.y <= 2 AND c.z > a.k",
+    ),
     "cross join": KindCase({"a": A, "c": C}, "SELECT a.*, c.* FROM a CROSS JOIN c"),
     "similarity": KindCase(
         {"a": POINTS, "b": POINTS},

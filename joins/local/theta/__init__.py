@@ -1,0 +1,1 @@
+"""The local join of conditions without an equality."""

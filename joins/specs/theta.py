@@ -1,0 +1,300 @@
+"""ThetaSpec: streams joined by any condition, the indexes that it needs, and the order of probes.
+
+- The condition is split into conjuncts. For each stream that a conjunct names it is an equality, a
+  range, or a check on candidates (``conditions.restrictions``).
+- The rows of each stream are looked up in the others one after another, the most selective first.
+  Each such *step* uses one index of the stream it looks into.
+- An index is keyed by equal columns, then by one column that is bounded. Two bounded columns are an
+  *interval*: its index is keyed by equal columns, a length class, and the lower column.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar, Final
+
+import pyarrow as pa
+
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.conditions.columns import Column
+from lsmstate.joins.conditions.evaluate import evaluated
+from lsmstate.joins.conditions.key_parts import KeyPart
+from lsmstate.joins.conditions.names import unknown
+from lsmstate.joins.conditions.pair_condition import PairCondition
+from lsmstate.joins.conditions.parser import parse_conjuncts
+from lsmstate.joins.conditions.predicate import Expression, streams_of, text_of
+from lsmstate.joins.conditions.restrictions import (
+    Range,
+    Restriction,
+    all_conjuncts,
+    restrictions_on,
+)
+from lsmstate.joins.specs.described import described
+from lsmstate.joins.specs.one_key import check_streams, joined_schema
+from lsmstate.store import StreamSchema
+
+#: Types whose values have a length between them.
+_LENGTHS: Final = (pa.types.is_int64, pa.types.is_float64, pa.types.is_date32)
+
+
+@dataclass(frozen=True)
+class ThetaIndex:
+    """A stream of the store: the rows of ``stream`` by its key."""
+
+    stream: str
+    equal: tuple[KeyPart, ...] = ()
+    low: KeyPart | None = None
+    """The bounded column."""
+    high: KeyPart | None = None
+    """The upper end of an interval, whose lower one is ``low``."""
+
+    @property
+    def name(self) -> str:
+        """As the store knows it."""
+        shown = [f"{part}" for part in self.equal]
+        if self.high is not None:
+            shown.append(f"{self.low} to {self.high}")
+        elif self.low is not None:
+            shown.append(f"{self.low}")
+        kinds = [str(p.type) for p in (*self.equal, self.low) if p is not None]
+        return f"{self.stream} by {', '.join(shown) or 'nothing'} ({', '.join(kinds)})"
+
+    @property
+    def lengths_name(self) -> str:
+        """The stream of the store that holds the length classes in use."""
+        return f"{self.name} lengths"
+
+    @cached_property
+    def key_schema(self) -> pa.Schema:
+        """The columns that rows are stored under."""
+        fields = [pa.field(f"k{at}", part.type) for at, part in enumerate(self.equal)]
+        if self.high is not None:
+            fields.append(pa.field("length", pa.int16()))
+        if self.low is not None:
+            fields.append(pa.field("low", self.low.type))
+        return pa.schema(fields or [("all", pa.int8())])
+
+    def serves(self, other: "ThetaIndex") -> bool:
+        """Whether it finds all that the other one does."""
+        if self.stream != other.stream or other.low is not None:
+            return self == other
+        columns = self.equal
+        if self.low is not None and self.high is None:
+            columns = (*columns, self.low)
+        return columns[: len(other.equal)] == other.equal
+
+
+@dataclass(frozen=True)
+class Step:
+    """One stream is looked into for rows of those that are known."""
+
+    target: str
+    index: ThetaIndex
+    equal: tuple[Restriction, ...] = ()
+    """In the order of the index's columns."""
+    low: Range | None = None
+    high: Range | None = None
+    """Of an interval: what bounds its upper end from below."""
+    checks: tuple[PairCondition, ...] = field(default=())
+    """What candidates have to keep."""
+
+    @property
+    def kind(self) -> str:
+        """How rows are found."""
+        if self.high is not None:
+            return "interval"
+        if self.low is not None:
+            return "range"
+        return "key" if self.equal else "scan"
+
+
+@dataclass(frozen=True)
+class ThetaSpec:
+    """Made by ``create``."""
+
+    streams: Mapping[str, pa.Schema]
+    on: str
+    """Its conjuncts as SQL, joined by AND."""
+    event_time: ClassVar[None] = None
+
+    @classmethod
+    def create(cls, streams: Mapping[str, pa.Schema], on: str) -> "ThetaSpec":
+        """Check the streams and the condition. InvalidArgumentError names what does not fit, such
+        as a function that is not known here."""
+        check_streams(streams)
+        columns = {name: schema.names for name, schema in streams.items()}
+        kept = []
+        for written in parse_conjuncts(on, columns):
+            condition = PairCondition(written.predicate)
+            condition.check(streams)
+            if condition.columns:
+                kept.append(text_of(written.predicate))
+            else:
+                _check_is_true(condition)
+        spec = cls(dict(streams), " AND ".join(kept))
+        assert len(spec.output_schema) == sum(len(schema) for schema in streams.values())
+        return spec
+
+    @cached_property
+    def conjuncts(self) -> tuple[Expression, ...]:
+        """What has to be true, each by itself."""
+        if not self.on:
+            return ()
+        columns = {name: schema.names for name, schema in self.streams.items()}
+        written = (found.predicate for found in parse_conjuncts(self.on, columns))
+        return tuple(each for predicate in written for each in all_conjuncts(predicate))
+
+    def filters(self, stream: str) -> tuple[PairCondition, ...]:
+        """The conditions on a stream alone: what they do not hold for is in no result."""
+        return tuple(PairCondition(c) for c in self.conjuncts if streams_of(c) == {stream})
+
+    @cached_property
+    def steps(self) -> Mapping[str, tuple[Step, ...]]:
+        """By the stream whose rows arrive, the other ones in the order they are looked into."""
+        found = {name: self._steps_from(name) for name in self.streams}
+        wanted = [step.index for steps in found.values() for step in steps]
+        # An index with a bounded column also finds what only its equal columns are asked for.
+        wanted.sort(key=lambda index: index.low is None)
+        kept: list[ThetaIndex] = []
+        for index in wanted:
+            if not any(other.serves(index) for other in kept):
+                kept.append(index)
+        return {name: tuple(_served(step, kept) for step in steps) for name, steps in found.items()}
+
+    @cached_property
+    def indexes(self) -> tuple[ThetaIndex, ...]:
+        """What is stored, in the streams' order. Each row stands in all indexes of its stream."""
+        found = {step.index for steps in self.steps.values() for step in steps}
+        order = list(self.streams)
+        return tuple(sorted(found, key=lambda index: (order.index(index.stream), index.name)))
+
+    def indexes_of(self, stream: str) -> tuple[ThetaIndex, ...]:
+        """Those of one stream."""
+        return tuple(index for index in self.indexes if index.stream == stream)
+
+    @property
+    def output_schema(self) -> pa.Schema:
+        """All columns of all streams, in the order of the streams."""
+        return joined_schema(self.streams)
+
+    @cached_property
+    def stream_schemas(self) -> tuple[StreamSchema, ...]:
+        """The indexes, and the length classes that are in use in those of intervals."""
+        found = []
+        for index in self.indexes:
+            rows = self.streams[index.stream]
+            found.append(StreamSchema(index.name, index.key_schema, rows))
+            if index.high is not None:
+                found.append(StreamSchema(index.lengths_name, LENGTHS, LENGTHS))
+        return tuple(found)
+
+    @property
+    def owners(self) -> Mapping[str, str]:
+        """By stream of the store, the input whose rows it holds."""
+        return {index.name: index.stream for index in self.indexes}
+
+    def computed(self, stream: str) -> Sequence[str]:
+        """None: keys are made of the rows."""
+        return ()
+
+    def described(self) -> dict[str, Any]:
+        """What is compared with a kept state."""
+        return {**described(()), "condition": sorted({text_of(c) for c in self.conjuncts})}
+
+    def check_stream(self, stream: str) -> None:
+        """InvalidArgumentError, with the nearest name, if there is no such stream."""
+        if stream not in self.streams:
+            raise unknown("stream", stream, self.streams)
+
+    def _steps_from(self, stream: str) -> list[Step]:
+        known, steps = {stream}, []
+        while len(known) < len(self.streams):
+            others = (name for name in self.streams if name not in known)
+            steps.append(max((self._step(known, name) for name in others), key=_selectivity))
+            known.add(steps[-1].target)
+        return steps
+
+    def _step(self, known: set[str], target: str) -> Step:
+        reach = {*known, target}
+        usable = [c for c in self.conjuncts if target in streams_of(c) and streams_of(c) <= reach]
+        found = [r for c in usable for r in restrictions_on(target, c, self.streams)]
+        equal = _equal(found)
+        low, high = _bounded([r for r in found if r not in equal and r.sign != "="])
+        # What is equal only after rearranging is a range of one value.
+        if low is None:
+            low = _range([r for r in found if r.sign == "=" and not r.is_exact])
+        index = ThetaIndex(
+            target,
+            tuple(r.part for r in equal),
+            low.part if low is not None else None,
+            high.part if high is not None else None,
+        )
+        answered = {r.conjunct for r in equal} | (low.answered if low is not None else set())
+        if high is not None and low is not None:
+            answered -= {r.conjunct for r in high.restrictions}
+        checks = tuple(
+            PairCondition(c) for c in usable if c not in answered and len(streams_of(c)) > 1
+        )
+        return Step(target, index, equal, low, high, checks)
+
+
+#: The key, and the rows, of a stream that holds length classes.
+LENGTHS: Final = pa.schema([("length", pa.int16())])
+
+
+def _check_is_true(condition: PairCondition) -> None:
+    found = evaluated(condition.predicate, _no_column, 1)
+    if not found[0].as_py():
+        raise InvalidArgumentError(
+            f"join condition {str(condition)!r} is never true, so there is no result; leave it out"
+        )
+
+
+def _no_column(column: Column) -> pa.Array:
+    raise AssertionError(f"{column} is in a condition without columns")
+
+
+def _equal(found: Iterable[Restriction]) -> tuple[Restriction, ...]:
+    """Exact equalities, of each part one, in an order that the text has no say in."""
+    by_part: dict[KeyPart, Restriction] = {}
+    for each in found:
+        if each.sign == "=" and each.is_exact:
+            by_part.setdefault(each.part, each)
+    return tuple(by_part[part] for part in sorted(by_part, key=lambda p: (str(p), str(p.type))))
+
+
+def _bounded(found: Sequence[Restriction]) -> tuple[Range | None, Range | None]:
+    """The ranges of one part, or of the two ends of an interval: of a part that is bounded from
+    both sides, or else of two parts, or else of one from one side."""
+    ranges = [
+        Range([each for each in found if each.part == part])
+        for part in dict.fromkeys(each.part for each in found)
+    ]
+    for each in ranges:
+        if each.lower and each.upper:
+            return each, None
+    for low in ranges:
+        for high in ranges:
+            is_interval = low.upper and high.lower and low.part.type == high.part.type
+            if is_interval and _has_lengths(low.part.type) and not low.takes_nan:
+                return low, high
+    return (ranges[0], None) if ranges else (None, None)
+
+
+def _range(found: Sequence[Restriction]) -> Range | None:
+    return Range([each for each in found if each.part == found[0].part]) if found else None
+
+
+def _has_lengths(kind: pa.DataType) -> bool:
+    return pa.types.is_timestamp(kind) or any(is_one(kind) for is_one in _LENGTHS)
+
+
+def _selectivity(step: Step) -> tuple[int, bool]:
+    is_two_sided = step.low is not None and bool(step.low.lower and step.low.upper)
+    rank = {"key": 4, "interval": 2, "range": 3 if is_two_sided else 1, "scan": 0}[step.kind]
+    return (5 if step.equal and rank in (2, 3) else 4 if step.equal else rank), bool(step.checks)
+
+
+def _served(step: Step, kept: Sequence[ThetaIndex]) -> Step:
+    index = next(each for each in kept if each.serves(step.index))
+    return Step(step.target, index, step.equal, step.low, step.high, step.checks)
