@@ -10,6 +10,7 @@ from typing import Any, TypeGuard
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.local.changes.multi_key_join import GraphChangeJoin
 from lsmstate.joins.local.changes.one_key_join import ChangeJoin
+from lsmstate.joins.local.documents.natural_join import COUNTERS, NaturalLocalJoin
 from lsmstate.joins.local.inner.binary_tree_join import TreeJoin
 from lsmstate.joins.local.inner.multi_key_join import GraphJoin
 from lsmstate.joins.local.inner.umjoin import UMJoin
@@ -24,6 +25,7 @@ from lsmstate.joins.protocols import Context, LocalJoin, MakesLocalJoin, Spec
 from lsmstate.joins.specs.binary_tree import BinaryTree
 from lsmstate.joins.specs.changes import ChangeSpec, GraphChangeSpec
 from lsmstate.joins.specs.changes_multi_key import RootedChangeSpec
+from lsmstate.joins.specs.documents import NaturalSpec
 from lsmstate.joins.specs.event_time import TimedSpec
 from lsmstate.joins.specs.final import FinalSpec
 from lsmstate.joins.specs.json_form import classes_in, from_json, to_json
@@ -145,5 +147,6 @@ for _kind in (
     Kind("theta", ThetaSpec, ThetaJoin, counters=(CANDIDATES,)),
     Kind("final", FinalSpec, FinalJoin.of, is_rescaled=True),
     Kind("similarity", SimilaritySpec, _similar, SIMILARITY_COUNTERS),
+    Kind("natural join of documents", NaturalSpec, NaturalLocalJoin, counters=COUNTERS),
 ):
     register(_kind)

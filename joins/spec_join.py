@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from lsmstate.joins.kinds import local_join
 from lsmstate.joins.local.parts.results import Results
-from lsmstate.joins.protocols import Batch, Context, Spec
+from lsmstate.joins.protocols import Batch, Context, LocalJoin, Spec
 from lsmstate.joins.recorded_join import KeptJoin
 from lsmstate.opening import open_store
 from lsmstate.options import Options, parse_bytes
@@ -83,6 +83,11 @@ class SpecJoin:
     def _shown(self, results: Results) -> Results:
         results.schema = self.spec.output_schema
         return results
+
+    @property
+    def local_join(self) -> LocalJoin:
+        """The local join, for what only its kind has."""
+        return self._join
 
     @property
     def counts(self) -> Mapping[str, int]:

@@ -1,5 +1,6 @@
 """Streaming joins in plain Python, without Spark."""
 
+from lsmstate.joins.documents import NaturalJoin
 from lsmstate.joins.local.inner.umjoin import UMJoin
 from lsmstate.joins.local.parts.results import Results
 from lsmstate.joins.multiway import MultiwayJoin
@@ -11,6 +12,7 @@ from lsmstate.joins.specs.one_key import JoinSpec, output_names
 __all__ = [
     "JoinSpec",
     "MultiwayJoin",
+    "NaturalJoin",
     "Results",
     "SpecJoin",
     "State",

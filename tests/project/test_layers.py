@@ -18,7 +18,7 @@ from support.paths import ROOT
 ORDER = {
     "cython_ext": (
         *("base", "distances", "memory", "entries", "locks", "rows", "keys"),
-        *("memtable", "sstable", "wal", "iterators"),
+        *("memtable", "sstable", "wal", "iterators", "documents"),
     ),
     "lsmstate": (
         *("process", "schema", "store_base", "lsm", "memory_backend", "rocksdb_backend"),
@@ -27,7 +27,7 @@ ORDER = {
     "joins": (
         *("conditions", "plan", "routing", "routing/skew", "specs"),
         *("local/parts", "local/inner", "local/theta", "local/changes", "local/rooted"),
-        *("local/similarity", "local/timed"),
+        *("local/similarity", "local/timed", "local/documents"),
     ),
     "spark_integration": (
         *(

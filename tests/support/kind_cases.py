@@ -1,5 +1,6 @@
 """One case of every kind of join: how it is opened, rows for it, and DuckDB's answer."""
 
+import json
 import random
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -10,7 +11,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from lsmstate.join import MultiwayJoin
+from lsmstate.join import MultiwayJoin, NaturalJoin, State
 from lsmstate.joins.kinds import Kind, register
 from lsmstate.joins.spec_join import SpecJoin
 from lsmstate.joins.specs.similarity import SimilaritySpec
@@ -93,6 +94,35 @@ class KindCase:
         return found
 
 
+@dataclass(frozen=True)
+class DocumentCase(KindCase):
+    """A natural join of documents. Each stream has its documents in the column ``doc``."""
+
+    def opened(self, backend: str, path: str | None, *, is_other: bool = False, **more: Any) -> Any:
+        """The join."""
+        state = State(backend=backend, state_dir=path)
+        options: dict[str, Any] = {"at_least": 2} if is_other else {}
+        return NaturalJoin(self.streams, "doc", state=state, **options, **more)
+
+    def rows(self, count: int, seed: int) -> dict[str, pa.Table]:
+        """Documents of up to three attributes; some have none of them."""
+        rng = random.Random(seed)
+        found = {}
+        for name, schema in self.streams.items():
+            docs = [
+                {a: rng.randrange(6) for a in "uvw" if rng.random() < 0.6} for _ in range(count)
+            ]
+            ids = [None if rng.random() < 0.1 else number for number in range(count)]
+            found[name] = pa.table([ids, list(map(json.dumps, docs))], schema=schema)
+        return found
+
+
+def _documents_sql() -> str:
+    equal = [f"(a.doc->>'{each}') = (b.doc->>'{each}')" for each in "uvw"]
+    agree = " AND ".join(f"coalesce({each}, true)" for each in equal)
+    return f"SELECT a.*, b.* FROM a JOIN b ON {agree} AND coalesce({' OR '.join(equal)}, false)"
+
+
 def _column(kind: pa.Field, count: int, rng: random.Random) -> pa.Array:
     def value() -> Any:
         if pa.types.is_timestamp(kind.type):
@@ -165,6 +195,10 @@ CASES = {
         "AND c.z > a.k",
         "a.k BETWEEN b.j AND b.y AND c.z - b.y <= 1 AND c.z > a.k",
         other_on="a.k BETWEEN b.j AND b.y AND c.z - b.y <= 2 AND c.z > a.k",
+    ),
+    "natural join of documents": DocumentCase(
+        {n: pa.schema([(f"{n}_id", pa.int64()), ("doc", pa.string())]) for n in "ab"},
+        _documents_sql(),
     ),
     "cross join": KindCase({"a": A, "c": C}, "SELECT a.*, c.* FROM a CROSS JOIN c"),
     "similarity": KindCase(

@@ -1,0 +1,300 @@
+"""NaturalJoin: its pairs are those of brute force, however batches are cut and wherever documents
+lie."""
+
+import json
+import random
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from lsmstate.cython_ext.documents.attribute_values import AttributeValues
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.join import NaturalJoin, State, Time
+from lsmstate.joins.local.documents import index_memory, natural_join
+from support.document_cases import (
+    SCHEMA,
+    batches,
+    found_pairs,
+    is_match,
+    leaves,
+    pairs_of,
+    random_documents,
+)
+
+BACKENDS = ("lsm", "rocksdb", "memory")
+LOCAL = ("auto", "fp_tree", "hash")
+START = datetime(2024, 1, 1, tzinfo=UTC)
+TIMED = pa.schema([*SCHEMA, ("at", pa.timestamp("us", "UTC"))])
+
+
+@pytest.fixture(params=["warm", "cold"])
+def memory(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """``cold``: documents of earlier batches are only found by the store's posting lists."""
+    if request.param == "cold":
+        monkeypatch.setattr(natural_join, "LEAST_BYTES", 0)
+        monkeypatch.setattr(natural_join, "PART", 1 << 60)
+    return str(request.param)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("local", LOCAL)
+def test_pairs_are_those_of_brute_force(
+    backend: str, local: Any, memory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(natural_join, "TAIL", 50)
+    documents = random_documents(500, len(backend))
+    expected = pairs_of([leaves(each) for each in documents])
+    rng = random.Random(local)
+    path = None if backend == "memory" else str(tmp_path)
+
+    def opened() -> NaturalJoin:
+        state = State(backend=backend, state_dir=path)
+        return NaturalJoin(SCHEMA, "doc", id="id", output="ids", local=local, state=state)
+
+    join = opened()
+    found = []
+    for rows in batches(documents, rng):
+        if path is not None and rng.random() < 0.3:
+            join.commit()
+            join.close()
+            join = opened()
+        found += found_pairs(join.process("documents", rows))
+    join.close()
+    assert len(found) == len(set(found))
+    assert set(found) == expected
+
+
+@pytest.mark.parametrize("local", LOCAL)
+@pytest.mark.parametrize("at_least", [2, 3])
+def test_at_least_so_many_shared_attributes(local: Any, at_least: int, memory: str) -> None:
+    documents = random_documents(400, 3)
+    kept = [leaves({n: v for n, v in each.items() if n != "level"}) for each in documents]
+    with NaturalJoin(
+        SCHEMA, "doc", id="id", output="ids", local=local, at_least=at_least, exclude=["level"]
+    ) as join:
+        rows = batches(documents, random.Random(1))
+        found = [pair for some in rows for pair in found_pairs(join.process("documents", some))]
+    assert sorted(found) == sorted(pairs_of(kept, at_least))
+
+
+def test_values_of_one_hash_are_told_apart(memory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        index_memory, "AttributeValues", lambda *args: AttributeValues(*args, hash_bits=2)
+    )
+    documents = random_documents(300, 8)
+    with NaturalJoin(SCHEMA, "doc", id="id", output="ids") as join:
+        rows = batches(documents, random.Random(2))
+        found = [pair for some in rows for pair in found_pairs(join.process("documents", some))]
+    assert sorted(found) == sorted(pairs_of([leaves(each) for each in documents]))
+
+
+def test_two_streams_in_any_order(memory: str, tmp_path: Path) -> None:
+    sides = {name: random_documents(200, seed) for seed, name in enumerate("ab")}
+    schemas = {name: pa.schema([(f"{name}_id", pa.int64()), ("doc", pa.string())]) for name in "ab"}
+    ids = {name: f"{name}_id" for name in "ab"}
+    rng = random.Random(4)
+    waiting = {name: batches(documents, rng) for name, documents in sides.items()}
+    found = []
+    with NaturalJoin(schemas, "doc", id=ids, output="ids") as join:
+        while any(waiting.values()):
+            name = rng.choice([n for n, left in waiting.items() if left])
+            rows = [{f"{name}_id": r["id"], "doc": r["doc"]} for r in waiting[name].pop(0)]
+            found += found_pairs(join.process(name, rows))
+    a, b = ([leaves(each) for each in sides[name]] for name in "ab")
+    expected = [
+        (i, j) for i, one in enumerate(a) for j, other in enumerate(b) if is_match(one, other)
+    ]
+    assert sorted(found) == expected
+
+
+@pytest.mark.parametrize(
+    ("window", "size", "slide"), [("10 minutes", 10, 10), (("30 minutes", "10 minutes"), 30, 10)]
+)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_windows_of_time(
+    window: Any, size: int, slide: int, backend: str, memory: str, tmp_path: Path
+) -> None:
+    """Documents come out of order, windows end inside batches, and old ones are forgotten."""
+    rng = random.Random(size)
+    documents = random_documents(400, 5)
+    minutes = [at // 4 + rng.randrange(-8, 8) for at in range(len(documents))]
+    rows = [
+        {"id": at, "doc": json.dumps(each), "at": START + timedelta(minutes=minutes[at])}
+        for at, each in enumerate(documents)
+    ]
+
+    def opened() -> NaturalJoin:
+        return NaturalJoin(
+            TIMED, "doc", id="id", output="ids", window=window,
+            time=Time(event_time={"documents": "at"}),
+            state=State(backend=backend, state_dir=None if backend == "memory" else str(tmp_path)),
+        )  # fmt: skip
+
+    join, found = opened(), []
+    for first in range(0, len(rows), 37):
+        if backend != "memory" and rng.random() < 0.4:
+            join.commit()
+            join.close()
+            join = opened()
+        found += found_pairs(join.process("documents", rows[first : first + 37]))
+        join.advance(START + timedelta(minutes=(first + 37) // 4 - 9))
+    late = join.late_count
+    stored = sum(piece.num_rows for piece in join._join.store.scan("documents"))
+    join.close()
+    assert late == 0
+    assert 0 < stored < len(rows) / 2
+    flat = [leaves(each) for each in documents]
+    expected = [
+        (i, j)
+        for j in range(len(rows))
+        for i in range(j)
+        if abs(minutes[i] // slide - minutes[j] // slide) < size // slide
+        and is_match(flat[i], flat[j])
+    ]
+    assert sorted(tuple(sorted(pair)) for pair in found) == sorted(expected)
+
+
+def test_late_documents_and_forgotten_windows() -> None:
+    with NaturalJoin(
+        TIMED, "doc", window="10 minutes", time=Time(event_time={"documents": "at"}, late="side")
+    ) as join:
+
+        def fed(minute: float | None) -> int:
+            at = None if minute is None else START + timedelta(minutes=minute)
+            return join.process("documents", [{"id": 1, "doc": '{"a": 1}', "at": at}]).count()
+
+        assert [fed(1), fed(9.9), fed(10), fed(11)] == [0, 1, 0, 1]
+        join.advance(START + timedelta(minutes=5))
+        assert [fed(5), fed(5.1), fed(None)] == [0, 2, 0]
+        assert join.late_count == 2
+        assert join.late_rows is not None
+        assert join.late_rows.num_rows == 1
+        join.advance(START + timedelta(minutes=10))
+        assert sum(piece.num_rows for piece in join._join.store.scan("documents")) == 2
+        assert fed(10.5) == 2
+
+
+def test_windows_of_a_number_of_documents(memory: str, tmp_path: Path) -> None:
+    documents = random_documents(300, 6)
+    rng = random.Random(3)
+    found = []
+    for rows in batches(documents, rng):
+        with NaturalJoin(
+            SCHEMA, "doc", id="id", output="ids", window=70, state=State(state_dir=str(tmp_path))
+        ) as join:
+            found += found_pairs(join.process("documents", rows))
+            join.commit()
+    expected = pairs_of([leaves(each) for each in documents])
+    assert sorted(found) == sorted(pair for pair in expected if pair[0] // 70 == pair[1] // 70)
+
+
+def test_results_that_are_given_up_change_nothing_later(memory: str) -> None:
+    documents = random_documents(300, 7)
+    rows = [{"id": at, "doc": json.dumps(each)} for at, each in enumerate(documents)]
+    with NaturalJoin(SCHEMA, "doc", id="id", output="ids") as join:
+        join.process("documents", rows[:100]).close()
+        results = join.process("documents", rows[100:200])
+        next(results)
+        results.close()
+        found = found_pairs(join.process("documents", rows[200:]))
+    expected = pairs_of([leaves(each) for each in documents])
+    assert sorted(found) == sorted(pair for pair in expected if pair[1] >= 200)
+
+
+def test_both_documents_and_merged_ones() -> None:
+    rows = [
+        {"id": 1, "doc": '{"user": 7, "at": {"host": "x"}}'},
+        {"id": 2, "doc": '{"user": 7.0, "at": {"port": 80}, "é": null}'},
+    ]
+    with NaturalJoin(SCHEMA, "doc") as join:
+        assert join.process("documents", rows).to_table().to_pylist() == [
+            {
+                "first_id": 1, "first_doc": rows[0]["doc"],
+                "second_id": 2, "second_doc": rows[1]["doc"],
+            }
+        ]  # fmt: skip
+    with NaturalJoin(SCHEMA, "doc", id="id", output="merged") as join:
+        (found,) = join.process("documents", rows).to_table().to_pylist()
+    assert json.loads(found["document"]) == {
+        "user": 7, "at": {"host": "x", "port": 80}, "é": None,
+    }  # fmt: skip
+    assert (found["first_id"], found["second_id"]) == (1, 2)
+
+
+def test_dictionaries_structs_and_maps_become_text() -> None:
+    given = [{"id": 1, "doc": {"a": 1, "b": {"c": [1, 2]}}}, {"id": 2, "doc": {"a": 1}}]
+    struct = pa.table({"id": [3], "doc": [{"a": 1, "z": None}]})
+    map_type = pa.map_(pa.string(), pa.int64())
+    maps = pa.table({"id": [4], "doc": pa.array([[("a", 1), ("y", 2)]], map_type)})
+    with NaturalJoin(SCHEMA, "doc", id="id", output="ids") as join:
+        assert found_pairs(join.process("documents", given)) == [(1, 2)]
+        assert sorted(found_pairs(join.process("documents", struct))) == [(1, 3), (2, 3)]
+        assert sorted(found_pairs(join.process("documents", maps))) == [(1, 4), (2, 4), (3, 4)]
+
+
+def test_malformed_documents() -> None:
+    rows = [
+        {"id": 1, "doc": '{"a": 1}'},
+        {"id": 2, "doc": '{"a": 1, "a": 2}'},
+        {"id": 3, "doc": "{"},
+    ]
+    last = [{"id": 4, "doc": '{"a": 1}'}]
+    with NaturalJoin(SCHEMA, "doc", id="id", output="ids") as join:
+        with pytest.raises(InvalidArgumentError, match=r"row 1 has a name or a path twice.*skip"):
+            join.process("documents", rows)
+        assert found_pairs(join.process("documents", last)) == []
+    for malformed in ("skip", "side"):
+        with NaturalJoin(SCHEMA, "doc", id="id", output="ids", malformed=malformed) as join:
+            assert found_pairs(join.process("documents", rows)) == []
+            assert found_pairs(join.process("documents", last)) == [(1, 4)]
+            assert join.malformed_count == 2
+            kept = join.process("documents", rows)
+            kept.close()
+            aside = join.malformed_rows
+            assert (None if aside is None else aside["id"].to_pylist()) == (
+                [2, 3] if malformed == "side" else None
+            )
+
+
+def test_memory_stays_bounded_where_all_documents_share_one_value() -> None:
+    cap = 8 << 20
+    with NaturalJoin(SCHEMA, "doc", id="id", output="ids", state=State(memory=cap)) as join:
+        for first in range(0, 60_000, 4000):
+            rows = [
+                {"id": at, "doc": json.dumps({"all": "the same", "n": {"a": at}})}
+                for at in range(first, first + 4000)
+            ]
+            join.process("documents", rows).close()
+        local = join._join.local_join
+        assert isinstance(local, natural_join.NaturalLocalJoin)
+        memory = local._memory
+        used = memory.values.nbytes + sum(each.index.nbytes for each in local._windows.values())
+        assert memory.dropped > 0
+        assert used <= cap // 5 + (2 << 20)  # and a batch
+        assert join.stats().peak_memory_bytes <= cap
+        # All differ in "n.a", so none match.
+        assert join.process("documents", [{"id": -1, "doc": '{"n": {"a": 9}}'}]).count() == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"document": "dok"}, "did you mean 'doc'"),
+        ({"document": "id"}, "is int64; give JSON text"),
+        ({"output": "ids"}, "name their column"),
+        ({"output": "idz", "id": "id"}, "did you mean 'ids'"),
+        ({"at_least": 0}, "1 or more"),
+        ({"window": "soon"}, "is not a duration"),
+        ({"window": ("1 hour", "7 minutes")}, "multiple of the step"),
+        ({"window": "1 hour"}, "has no event time"),
+        ({"window": 0}, "1 document or more"),
+        ({"include": "a"}, "give a list of attributes"),
+        ({"time": Time(event_time={"documents": "id"})}, "says which window"),
+    ],
+)
+def test_options_that_do_not_fit(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        NaturalJoin(SCHEMA, **{"document": "doc", **options})
