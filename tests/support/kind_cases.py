@@ -66,6 +66,29 @@ class KindCase:
             self.streams, on, **grouped(backend=backend, state_dir=path, **{**self.options, **more})
         )
 
+    def on_spark(self, streams: Mapping[str, Any], *, is_other: bool = False, **more: Any) -> Any:
+        """The join of streaming DataFrames, whose event times are the columns of watermarks."""
+        if self.on is None:
+            from pyspark import cloudpickle
+
+            from support.cross_join import local_join, spec
+            from support.cross_join.face import cross_join
+
+            for module in (spec, local_join):  # workers cannot import what tests share
+                cloudpickle.register_pickle_by_value(module)
+            names = list(streams)[:: -1 if is_other else 1]
+            return cross_join({name: streams[name] for name in names}, **grouped(**more))
+        from lsmstate.spark import multiway_join
+
+        options = {name: v for name, v in self.options.items() if name != "event_time"}
+        on = self.other_on if is_other else self.on
+        return multiway_join(streams, on, **grouped(**options, **more))
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether its streams have event times, in the columns ``at``."""
+        return "event_time" in self.options
+
     def rows(self, count: int, seed: int) -> dict[str, pa.Table]:
         """Rows with nulls and equal rows among them; time stamps are never null."""
         rng = random.Random(seed)
