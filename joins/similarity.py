@@ -5,19 +5,22 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from lsmstate.joins.options import STATE, STATE_ONLY, State, refuse_other_fields
+from lsmstate.joins.options import GROUPS, STATE, TIME, State, Time, refuse_other_fields
 from lsmstate.joins.spec_join import SpecJoin
-from lsmstate.joins.specs.similarity import SimilaritySpec
+from lsmstate.joins.specs.similarity import SimilaritySpec, WindowLike, with_time
 from lsmstate.option_names import names_checked
 
+_TIME_HERE = ("event_time", "within", "late")
+_NO_TIME = 'name its column of time stamps, as in time=Time(event_time={"a": "at"})'
 _STATE_HERE = ("memory", "backend", "state_dir")
 _ON_SPARK = "has no effect on a similarity join in plain Python; leave it out"
 
 #: How candidates are found; all give the same pairs.
-Algorithm = Literal["auto", "tiles", "grid"]
+Algorithm = Literal["auto", "tiles", "grid", "pivots"]
+How = Literal["inner", "anti"]
 
 
-@names_checked(STATE_ONLY)
+@names_checked(GROUPS)
 def similarity_join(
     streams: Mapping[str, pa.Schema],
     on: str,
@@ -25,10 +28,12 @@ def similarity_join(
     metric: str | Callable[[Any, Any], Any],
     threshold: float,
     by: Sequence[str] | Mapping[str, Sequence[str]] | str = (),
-    how: Literal["inner", "anti"] = "inner",
+    how: How = "inner",
     distance: str | None = "distance",
     algorithm: Algorithm = "auto",
+    window: WindowLike | None = None,
     piece_bytes: int = 1 << 20,
+    time: Time = TIME,
     state: State = STATE,
 ) -> SpecJoin:
     """Join two streams, or one with itself, by closeness: all pairs at most a threshold apart.
@@ -45,7 +50,12 @@ def similarity_join(
         how: "inner" gives pairs. "anti", of one stream, gives the rows without an earlier partner.
         distance: Name of the column of distances; None: there is none.
         algorithm: How candidates are found.
+        window: The event times of a pair lie in one window: the length of windows, as in "1 hour",
+            or their length and their slide, as in ("1 hour", "15 minutes").
         piece_bytes: Most bytes of a piece of the results, unless a row is larger.
+        time: Event times of the streams, how far those of a pair are apart at most, and what
+            becomes of late rows, with ``event_time``, ``within`` and ``late``. Without ``within``
+            and ``window`` rows are kept for ever.
         state: Where the state lies, and what it may take, with ``memory``, ``backend`` and
             ``state_dir``.
 
@@ -62,6 +72,7 @@ def similarity_join(
                 print(pair["a_id"], pair["b_id"], pair["distance"])
         ```
     """
+    refuse_other_fields(time, _TIME_HERE, _ON_SPARK)
     refuse_other_fields(state, _STATE_HERE, _ON_SPARK)
     spec = SimilaritySpec.of(
         streams,
@@ -73,6 +84,7 @@ def similarity_join(
         distance=distance,
         algorithm=algorithm,
     )
+    spec = with_time(spec, time.event_time or {}, time.within, window, time.late, _NO_TIME)
     return SpecJoin(
         spec,
         memory=state.memory,

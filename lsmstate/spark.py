@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from lsmstate.spark_integration.demo import DemoSettings, run_demo
     from lsmstate.spark_integration.joins.multiway_join import multiway_join
     from lsmstate.spark_integration.joins.shares import explain_join
+    from lsmstate.spark_integration.joins.similarity import similarity_join
     from lsmstate.spark_integration.metrics.listener import MetricsListener
     from lsmstate.spark_integration.metrics.prometheus import PrometheusListener
     from lsmstate.spark_integration.metrics.query import QueryMetrics, metrics_of
@@ -42,6 +43,7 @@ __all__ = [
     "register",
     "rescale",
     "run_demo",
+    "similarity_join",
     "stateful_batches",
     "streaming_sql",
     "to_multiway",
@@ -67,6 +69,7 @@ _MODULES = {
     "register": "lsmstate.spark_integration.state_reader.data_source",
     "rescale": "lsmstate.spark_integration.rescale.rescale",
     "run_demo": "lsmstate.spark_integration.demo",
+    "similarity_join": "lsmstate.spark_integration.joins.similarity",
     "stateful_batches": "lsmstate.spark_integration.stateful_batches",
     "streaming_sql": "lsmstate.spark_integration.streaming_sql",
     "to_multiway": "lsmstate.spark_integration.streaming_sql",

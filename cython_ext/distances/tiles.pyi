@@ -22,5 +22,10 @@ class Panels:
     @property
     def rows(self) -> int: ...
     def candidates(
-        self, rows: _Floats, row_bounds: _Floats, level: int = -1
+        self,
+        rows: _Floats,
+        row_bounds: _Floats,
+        first: int = 0,
+        last: int = -1,
+        level: int = -1,
     ) -> tuple[_Places, _Places]: ...

@@ -26,7 +26,7 @@ cdef extern from *:
     #define TILE_BYTES (192 * 1024)
 
     typedef struct {
-        const float* panels; const float* query_bounds; int64_t queries; int64_t width;
+        const float* panels; const float* query_bounds; int64_t first; int64_t last; int64_t width;
         const float* rows; const float* row_bounds; int64_t count;
         int32_t* found_queries; int32_t* found_rows;
     } TileTask;
@@ -37,10 +37,10 @@ cdef extern from *:
     #define DEFINE_TILE(NAME, TARGET, V, VI, W, P, R, SCORE)                                       \\
     TARGET static int64_t NAME(const TileTask* t)                                                  \\
     {                                                                                              \\
-        const int64_t d = t->width, panels = (t->queries + TILE_LANES - 1) / TILE_LANES;           \\
+        const int64_t d = t->width, panels = t->last;                                              \\
         int64_t block = TILE_BYTES / (TILE_LANES * 4 * (d ? d : 1)), n = 0;                        \\
         if (block < 1) block = 1;                                                                  \\
-        for (int64_t first = 0; first < panels; first += block) {                                  \\
+        for (int64_t first = t->first; first < panels; first += block) {                           \\
             const int64_t last = first + block < panels ? first + block : panels;                  \\
             for (int64_t at = 0; at < t->count; at += R) {                                         \\
                 const int64_t here = t->count - at < R ? t->count - at : R;                        \\
@@ -151,7 +151,8 @@ cdef extern from *:
     ctypedef struct TileTask:
         const float* panels
         const float* query_bounds
-        int64_t queries
+        int64_t first
+        int64_t last
         int64_t width
         const float* rows
         const float* row_bounds
@@ -228,11 +229,18 @@ cdef class Panels:
         free(self.panels)
         free(self.bounds)
 
-    def candidates(self, const float[:, ::1] rows not None, const float[::1] row_bounds not None,
-                   int level=-1):
+    def candidates(
+        self,
+        const float[:, ::1] rows not None,
+        const float[::1] row_bounds not None,
+        Py_ssize_t first=0,
+        Py_ssize_t last=-1,
+        int level=-1,
+    ):
         """Return the candidates: their queries and their rows, as two arrays that the next call
-        overwrites. At most ``self.rows`` rows. ``level``: portable C (0), AVX2 (1) or AVX-512 (2)
-        instead of the best that the machine has."""
+        overwrites. At most ``self.rows`` rows. Only queries from ``first`` to ``last`` need be
+        looked at; some beside them are. ``level``: portable C (0), AVX2 (1) or AVX-512 (2) instead
+        of the best that the machine has."""
         cdef TileTask task
         cdef int64_t found = 0
         cdef Py_ssize_t count = rows.shape[0]
@@ -243,10 +251,13 @@ cdef class Panels:
             )
         if level < 0 or level > tile_level():
             level = tile_level()
-        if count and self.count and self.width:
+        if last < 0 or last > self.count:
+            last = self.count
+        if count and 0 <= first < last and self.width:
             task.panels = self.panels
             task.query_bounds = self.bounds
-            task.queries = self.count
+            task.first = first // LANES
+            task.last = (last + LANES - 1) // LANES
             task.width = self.width
             task.rows = &rows[0, 0]
             task.row_bounds = &row_bounds[0]

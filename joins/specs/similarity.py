@@ -7,7 +7,8 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from functools import cached_property
 from typing import Any, Final
 
@@ -15,11 +16,11 @@ import pyarrow as pa
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.conditions.columns import Column
-from lsmstate.joins.conditions.intervals import Bound
+from lsmstate.joins.conditions.intervals import Bound, parse_duration
 from lsmstate.joins.conditions.key_classes import class_type
 from lsmstate.joins.conditions.key_types import cast_key
 from lsmstate.joins.conditions.names import resolved, unknown
-from lsmstate.joins.specs.event_time import EventTime
+from lsmstate.joins.specs.event_time import LATE, EventTime
 from lsmstate.joins.specs.one_key import joined_schema
 from lsmstate.store import StreamSchema
 from lsmstate.store_base.checks import nearest
@@ -37,8 +38,11 @@ VECTOR_METRICS: Final = (
 JACCARD: Final = "jaccard"
 LEVENSHTEIN: Final = "levenshtein"
 METRICS: Final = (*VECTOR_METRICS, JACCARD, LEVENSHTEIN)
-ALGORITHMS: Final = ("auto", "tiles", "grid")
+ALGORITHMS: Final = ("auto", "tiles", "grid", "pivots")
 HOW: Final = ("inner", "anti")
+
+#: The length of windows, or their length and their slide.
+WindowLike = str | timedelta | Sequence[str | timedelta]
 
 #: Of a stored row: where it lies, and where inside. Its cell, or its block.
 HOME: Final = "@home"
@@ -48,6 +52,17 @@ ARRIVAL: Final = "@arrival"
 #: What the join remembers beside rows: the dimension, and how many rows came.
 FACTS: Final = StreamSchema(
     "@similarity", pa.schema([("name", pa.string())]), pa.schema([("value", pa.int64())])
+)
+#: Pivots by number, and of each the least and the greatest distance of the rows of its workset.
+PIVOTS: Final = StreamSchema(
+    "@pivots",
+    pa.schema([("pivot", pa.int64())]),
+    pa.schema([("point", pa.list_(pa.float64()))]),
+)
+REACHES: Final = StreamSchema(
+    "@reaches",
+    pa.schema([("pivot", pa.int64())]),
+    pa.schema([("least", pa.float64()), ("greatest", pa.float64())]),
 )
 
 
@@ -180,9 +195,9 @@ class SimilaritySpec:
         streams = tuple(
             StreamSchema(name, self.place_schema, schema) for name, schema in self.stored.items()
         )
-        if self.event_time is None:
-            return (*streams, FACTS)
-        return (*self.event_time.expiring(streams, self.owners), FACTS)
+        if self.event_time is not None:
+            streams = self.event_time.expiring(streams, self.owners)
+        return (*streams, FACTS, PIVOTS, REACHES)
 
     @property
     def owners(self) -> Mapping[str, str]:
@@ -387,6 +402,83 @@ def is_vector(kind: pa.DataType) -> bool:
     return is_list(kind) and bool(
         pa.types.is_floating(kind.value_type) or pa.types.is_integer(kind.value_type)
     )
+
+
+def with_time(
+    spec: SimilaritySpec,
+    columns: Mapping[str, str],
+    within: str | timedelta | None,
+    window: WindowLike | None,
+    late: str,
+    no_time: str,
+) -> SimilaritySpec:
+    """The spec of a join that forgets rows by event time.
+
+    Args:
+        spec: What is joined.
+        columns: Event times by stream.
+        within: How far the times of a pair may be apart.
+        window: Length of windows that hold both times of a pair; or length and slide.
+        late: What becomes of late rows.
+        no_time: What to do about a stream without an event time, for messages.
+    """
+    if within is None and window is None:
+        return spec
+    found = {resolved("stream", n, spec.streams): c for n, c in columns.items()}
+    for name in spec.streams:
+        if name not in found:
+            option = f"within={within!r}" if window is None else f"window={window!r}"
+            raise InvalidArgumentError(f"{option}: stream {name!r} has no event time; {no_time}")
+    times = {n: resolved("column", found[n], s.names, n) for n, s in spec.streams.items()}
+    kinds = [spec.streams[name].field(column).type for name, column in times.items()]
+    for name, kind in zip(times, kinds, strict=True):
+        if not pa.types.is_timestamp(kind):
+            raise InvalidArgumentError(
+                f"event_time[{name!r}]={times[name]!r} is {kind}; name a column of time stamps, or "
+                "cast it to one"
+            )
+    if len({kind.tz is None for kind in kinds}) > 1:
+        raise InvalidArgumentError(
+            f"the event times {', '.join(map(str, kinds))} have no common clock; give both a time "
+            "zone, or none"
+        )
+    _choose("late", late, LATE)
+    within_us = None if within is None else _microseconds("within", within)
+    windows = None if window is None else _windows(window)
+    most = min(
+        *([within_us] if within_us is not None else []),
+        *([windows.size_us] if windows is not None else []),
+        1 << 62,
+    )
+    timing = EventTime(times, between(times, most), dict.fromkeys(times, most), late)
+    return replace(spec, event_time=timing, within_us=within_us, window=windows)
+
+
+def _windows(window: WindowLike) -> Window:
+    parts = [window] if isinstance(window, str | timedelta) else list(window)
+    if not 1 <= len(parts) <= 2:
+        raise InvalidArgumentError(
+            f"window={window!r}: give the length of windows, or their length and their slide, as "
+            'in ("1 hour", "15 minutes")'
+        )
+    size, slide = (_microseconds("window", part) for part in (parts[0], parts[-1]))
+    if not 0 < slide <= size:
+        raise InvalidArgumentError(
+            f"window={window!r}: the slide must be more than nothing, and at most the length"
+        )
+    return Window(size, slide)
+
+
+def _microseconds(what: str, value: str | timedelta) -> int:
+    if isinstance(value, timedelta):
+        found = value // timedelta(microseconds=1)
+    elif isinstance(value, str):
+        found = parse_duration(value, what)
+    else:
+        raise InvalidArgumentError(f'{what}={value!r}: give text such as "10 minutes"')
+    if found < 0:
+        raise InvalidArgumentError(f"{what}={value!r} must not be negative")
+    return found
 
 
 def between(streams: Mapping[str, str], most_us: int) -> tuple[Bound, ...]:

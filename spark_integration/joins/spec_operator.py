@@ -27,8 +27,9 @@ def spec_operator(
     *,
     operator: str,
     explanation: str = "",
+    output: T.StructType | None = None,
 ) -> DataFrame:
-    """Build the operator of a join whose results have all columns of all streams.
+    """Build the operator of a join.
 
     Args:
         spec: What is joined; its kind is registered in ``kinds``.
@@ -37,6 +38,7 @@ def spec_operator(
         options: Checked options of the operator.
         operator: The name of the function that the user called, for messages.
         explanation: For people: how the join works.
+        output: Columns of the results. Default: all columns of all streams.
 
     Returns:
         The streaming DataFrame of the results.
@@ -46,7 +48,8 @@ def spec_operator(
     settings = {"join": json.loads(json.dumps(described)), **pinned_inputs(inputs, options)}
     plan = plan_of(spec, inputs, routing, options, settings, operator, explanation)
     function = run_join(spec, plan.inputs)
-    return stateful_operator(plan, inputs, function, all_columns(inputs))
+    columns = all_columns(inputs) if output is None else output
+    return stateful_operator(plan, inputs, function, columns)
 
 
 def plan_of(

@@ -27,6 +27,10 @@ Distances = npt.NDArray[np.float64]
 
 #: Most pairs that are looked at in one step.
 STEP_PAIRS: Final = 1 << 18
+#: Most stored rows in one call of the tiles.
+_MOST_ROWS: Final = 512
+#: Components of pairs from which on tiles are the best way.
+_LEAST_COMPONENTS: Final = 4096
 #: Unit of rounding in float32, with room for the rounding of the bounds themselves.
 _UNIT: Final = 1.1 * 2.0**-24
 #: Vectors beyond it are compared in float64 alone: the squares of float32 end at 3e38.
@@ -37,6 +41,9 @@ _TINY: Final = 1e-37
 
 class Measure(Protocol):
     """The distances of one metric."""
+
+    #: From so many pairs on, tiles are the best way; None: there are none.
+    least_pairs: int | None
 
     def values(self, column: pa.Array) -> Any:
         """The compared column, without nulls, as what ``distances`` takes."""
@@ -54,8 +61,11 @@ class Measure(Protocol):
 class Panels(Protocol):
     """Arriving rows, ready to be compared with blocks of stored ones."""
 
-    def candidates(self, stored: Any) -> Iterator[tuple[Places, Places]]:
-        """Pairs of places, of queries and of stored rows, that may be close: all that are."""
+    def candidates(
+        self, stored: Any, first: int = 0, last: int = -1
+    ) -> Iterator[tuple[Places, Places]]:
+        """Pairs of places, of queries and of stored rows, that may be close: all that are, of the
+        queries from ``first`` to ``last``."""
         ...
 
 
@@ -80,6 +90,7 @@ class VectorMeasure:
         self._threshold = spec.threshold
         self._dimension = dimension
         self._kind = vector_type(spec)
+        self.least_pairs: int | None = max(64, _LEAST_COMPONENTS // max(1, dimension))
 
     def values(self, column: pa.Array) -> Matrix:
         """A matrix."""
@@ -133,7 +144,7 @@ class VectorPanels:
             # A close row is no further from zero than the query and the threshold together.
             reach = np.abs(queries).sum(axis=1, dtype=np.float64) + threshold
             bounds = -threshold - loss * (threshold + reach) - tiny
-        rows = max(1, STEP_PAIRS // max(1, count))
+        rows = min(_MOST_ROWS, max(1, STEP_PAIRS // max(1, count)))
         with np.errstate(over="ignore"):
             self._panels = tiles.Panels(
                 kind,
@@ -144,7 +155,9 @@ class VectorPanels:
         self._rows = rows
         self._count = count
 
-    def candidates(self, stored: Matrix) -> Iterator[tuple[Places, Places]]:
+    def candidates(
+        self, stored: Matrix, first: int = 0, last: int = -1
+    ) -> Iterator[tuple[Places, Places]]:
         """Pairs that may be close. Those of rows too long for float32 are all given."""
         squares = exact.squared_norms(stored)
         is_long = squares > _LONGEST**2
@@ -152,7 +165,7 @@ class VectorPanels:
             for some in _steps(np.flatnonzero(is_long), self._count):
                 yield _all_pairs(self._count, some.astype(np.int32))
             kept = np.flatnonzero(~is_long).astype(np.int32)
-            for queries, places in self.candidates(stored[kept]):
+            for queries, places in self.candidates(stored[kept], first, last):
                 yield queries, kept[places]
             return
         bounds = np.zeros(len(stored))
@@ -162,11 +175,11 @@ class VectorPanels:
             bounds = np.sqrt(squares) * (self._cosine - 2 * self._loss)
         narrow = np.ascontiguousarray(stored, np.float32)
         limits = np.nextafter(bounds.astype(np.float32), np.float32(-np.inf))
-        for first in range(0, len(narrow), self._rows):
-            part = slice(first, first + self._rows)
-            queries, places = self._panels.candidates(narrow[part], limits[part])
+        for begin in range(0, len(narrow), self._rows):
+            part = slice(begin, begin + self._rows)
+            queries, places = self._panels.candidates(narrow[part], limits[part], first, last)
             if len(queries):
-                yield queries.copy(), places + np.int32(first)
+                yield queries.copy(), places + np.int32(begin)
 
 
 class _ChordPanels:
@@ -175,8 +188,10 @@ class _ChordPanels:
     def __init__(self, panels: VectorPanels) -> None:
         self._panels = panels
 
-    def candidates(self, stored: Matrix) -> Iterator[tuple[Places, Places]]:
-        return self._panels.candidates(on_sphere(stored))
+    def candidates(
+        self, stored: Matrix, first: int = 0, last: int = -1
+    ) -> Iterator[tuple[Places, Places]]:
+        return self._panels.candidates(on_sphere(stored), first, last)
 
 
 def _chord_panels(queries: Matrix, threshold: float) -> Any:
@@ -202,6 +217,8 @@ def chord(metres: float) -> float:
 
 class SetMeasure:
     """Jaccard distance: the part of the union that is not shared. Of two empty sets it is 0."""
+
+    least_pairs: int | None = None
 
     def values(self, column: pa.Array) -> pa.Array:
         """The lists as they are."""
@@ -241,6 +258,8 @@ def _codes(a: pa.Array, b: pa.Array) -> list[tuple[Places, Places]]:
 class TextMeasure:
     """Levenshtein distance of texts, by rapidfuzz."""
 
+    least_pairs: int | None = None
+
     def __init__(self, threshold: float) -> None:
         self._threshold = threshold
         try:
@@ -274,6 +293,8 @@ class TextMeasure:
 
 class UserMeasure:
     """A function of the user's: two matrices of equal shape in, the distance of each row out."""
+
+    least_pairs: int | None = None
 
     def __init__(self, spec: SimilaritySpec, dimension: int) -> None:
         self._name = spec.metric

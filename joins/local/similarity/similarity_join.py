@@ -20,9 +20,17 @@ from lsmstate.joins.local.parts.full_history import KeepsAllRows
 from lsmstate.joins.local.parts.pair_order import content_hashes, is_greater
 from lsmstate.joins.local.parts.results import Results, check_finished
 from lsmstate.joins.local.parts.row_picks import Picked
-from lsmstate.joins.local.similarity.homes import Index, index_of, placed
-from lsmstate.joins.local.similarity.measures import Measure, Places, measure_of
-from lsmstate.joins.local.similarity.stretches import Stretches, pairs_of
+from lsmstate.joins.local.similarity.homes import Blocks, Grid, Index, can_use_grid, placed
+from lsmstate.joins.local.similarity.measures import (
+    Measure,
+    Panels,
+    Places,
+    all_candidates,
+    measure_of,
+)
+from lsmstate.joins.local.similarity.pivots import Pivots
+from lsmstate.joins.local.similarity.spaces import space_of
+from lsmstate.joins.local.similarity.stretches import Groups, Stretches, pairs_of
 from lsmstate.joins.local.similarity.vectors import arrived
 from lsmstate.joins.protocols import Batch, Context, Role
 from lsmstate.joins.specs.similarity import ARRIVAL, FACTS, SimilaritySpec, Window
@@ -39,6 +47,8 @@ COUNTERS: Final = ("compared_pairs", "candidate_pairs", "close_pairs", "ignored_
 #: Rows that look for partners at once: stored rows are read once for all of them.
 SLICE_ROWS: Final = 4096
 _SLICE_PIECES: Final = 32
+#: Members of groups whose tiles are kept.
+_MOST_KEPT: Final = 16 * SLICE_ROWS
 _ARRIVED: Final = "rows that arrived"
 _DIMENSION: Final = "dimension"
 
@@ -81,7 +91,16 @@ class SimilarityJoin(KeepsAllRows):
     def _know(self, dimension: int | None) -> None:
         self._dimension = dimension
         self._measure: Measure = measure_of(self._spec, dimension)
-        self._index: Index = index_of(self._spec, self._store, dimension)
+        self._index = self._index_of(dimension)
+
+    def _index_of(self, dimension: int | None) -> Index:
+        spec, store, space = self._spec, self._store, space_of(self._spec)
+        if space is not None and can_use_grid(spec, dimension):
+            return Grid(spec, store, space)
+        is_wanted = spec.algorithm in ("auto", "pivots") and dimension is not None
+        if space is not None and is_wanted and (dimension or 0) > 0:
+            return Pivots(spec, store, space, self._arrived)
+        return Blocks(spec, store)
 
     def process(self, batch: Batch) -> Results:
         """Store a batch, and return its new results.
@@ -134,7 +153,7 @@ class SimilarityJoin(KeepsAllRows):
         if self._dimension is not None:
             facts[_DIMENSION] = self._dimension
         # First: rows that are there without their numbers would be numbered again.
-        self._store.write([_fact_write(facts)])
+        self._store.write([_fact_write(facts), *self._index.writes()])
         self._store.append(stream, stored, places)
         self._arrived += count
 
@@ -182,14 +201,12 @@ class SimilarityJoin(KeepsAllRows):
         """Stored rows, and the pairs of one of ``mine`` with one of them that are results."""
         other = self._other(stream)
         values = self._values(stream, mine.rows)
-        compared = _Compared(self._measure, values)
         groups, pieces = self._index.near(other, values, mine.keys, self._piece_bytes)
+        compared = _Compared(self._measure, values, groups)
         for piece in pieces:
-            stored = self._values(other, piece.rows)
+            stored = compared.stored = self._values(other, piece.rows)
             is_pair = self._filter(stream, mine, other, piece)
-            for places, partners, is_counted in pairs_of(
-                piece, groups, lambda members, part, s=stored: compared.dense(members, s[part])
-            ):
+            for places, partners, is_counted in pairs_of(piece, groups, compared):
                 self._counts["compared_pairs"] += 0 if is_counted else len(places)
                 kept = is_pair(places, partners)
                 if kept is not None:
@@ -277,34 +294,51 @@ def microseconds(column: pa.Array) -> Numbers:
 
 
 class _Compared:
-    """The tiles of groups of rows, which are made when they are first needed."""
+    """Compares members of groups with stored rows by tiles, which are made when they are first
+    needed."""
 
-    def __init__(self, measure: Measure, values: Any) -> None:
+    def __init__(self, measure: Measure, values: Any, groups: Groups) -> None:
         self._measure = measure
         self._values = values
-        self._panels: dict[bytes, Any] = {}
+        self._groups = groups
+        self._panels: dict[int, Panels | None] = {}
+        self._kept = 0
         self._pairs = 0
+        self.stored: Any = None
+        self._least = measure.least_pairs
 
-    def dense(self, members: Numbers, stored: Any) -> Iterator[tuple[Places, Places]] | None:
-        name = members.tobytes()
-        if name not in self._panels:
-            if len(self._panels) > 64:
+    def is_dense(self, pairs: Numbers) -> Mask:
+        """Whether tiles are the best way."""
+        if self._least is None:
+            return np.zeros(len(pairs), np.bool_)
+        return np.asarray(pairs >= self._least)
+
+    def __call__(
+        self, group: int, first: int, last: int, part: slice
+    ) -> Iterator[tuple[Places, Places]]:
+        """Candidates among members of a group and a part of the stored rows."""
+        if group not in self._panels:
+            start, stop = self._groups.starts[group : group + 2]
+            self._kept += int(stop - start)
+            if self._kept > _MOST_KEPT:
                 self._panels.clear()
-            self._panels[name] = self._measure.panels(_some(self._values, members))
-        panels = self._panels[name]
-        if panels is None:
-            return None
-        self._pairs += len(members) * len(stored)
-        return iter(panels.candidates(stored))
+                self._kept = int(stop - start)
+            self._panels[group] = self._measure.panels(
+                self._values[self._groups.members[start:stop]]
+            )
+        panels = self._panels[group]
+        stored = self.stored[part]
+        self._pairs += (last - first) * len(stored)
+        if panels is not None:
+            yield from panels.candidates(stored, first, last)
+            return
+        for places, partners in all_candidates(last - first, len(stored)):
+            yield places + np.int32(first), partners
 
     def taken(self) -> int:
         """Pairs that were compared since the last call."""
         found, self._pairs = self._pairs, 0
         return found
-
-
-def _some(values: Any, members: Numbers) -> Any:
-    return values.take(pa.array(members)) if isinstance(values, pa.Array) else values[members]
 
 
 class Queries:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from lsmstate.joins.conditions.intervals import Bound
 from lsmstate.joins.local.parts.results import Results
 from lsmstate.joins.local.parts.time_checks import BoundCheck, LateRows
-from lsmstate.joins.protocols import Batch, LocalJoin, Spec
+from lsmstate.joins.protocols import Batch, LocalJoin, Role, Spec
 from lsmstate.joins.specs.event_time import WATERMARK, EventTime
 from lsmstate.store import MultimapStore, Mutation
 
@@ -96,7 +96,8 @@ class EventTimeJoin:
         if not is_wanted.all():
             batch = _filtered(batch, is_wanted)
         results = self._joined.process(batch)
-        self._late_count += int(is_late.sum())
+        if batch.role != Role.PROBE:  # which another bucket counts
+            self._late_count += int(is_late.sum())
         if self._event_time.late == "side":
             self.late_rows = rows.filter(pa.array(is_late))
         return results if self._check is None else results.through(self._check.keep)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.join import State, similarity_join
+from lsmstate.join import State, Time, similarity_join
 from lsmstate.joins.specs.similarity import VECTOR_METRICS
 from support.similar_cases import SimilarCase, all_distances, parts, threshold_of
 
@@ -45,7 +45,7 @@ def fed(case: SimilarCase, rng: random.Random, tmp_path: Path, **options: Any) -
 
 
 @pytest.mark.parametrize("metric", VECTOR_METRICS)
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(7))
 def test_pairs_are_those_of_brute_force(metric: str, seed: int, tmp_path: Path) -> None:
     rng = random.Random(seed)
     width = 2 if metric == "haversine" else rng.choice([1, 2, 3, 4, 17, 384])
@@ -54,7 +54,7 @@ def test_pairs_are_those_of_brute_force(metric: str, seed: int, tmp_path: Path) 
     by = rng.random() < 0.5
     options = {"by": ["k"]} if by else {}
     if rng.random() < 0.3:
-        options["algorithm"] = "tiles"
+        options["algorithm"] = rng.choice(["tiles", "pivots"])
     found = fed(case, rng, tmp_path, threshold=threshold, **options)
     expected = case.expected(threshold, by)
     pairs = {(a, b) if len(case.rows) == 2 else (min(a, b), max(a, b)) for a, b, _ in found}
@@ -152,3 +152,77 @@ def test_what_does_not_fit_is_refused(changes: dict[str, Any], words: str) -> No
     arguments = {"on": "a.v ~ b.v", "metric": "l2", "threshold": 1, **changes}
     with pytest.raises(InvalidArgumentError, match=words):
         similarity_join({"a": ID}, **arguments)
+
+
+TIMED = pa.schema([("id", pa.int64()), ("at", pa.timestamp("ms")), ("v", pa.list_(pa.float32()))])
+
+
+@pytest.mark.parametrize("metric", ["l2", "cosine", "chebyshev"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_pivots_change_with_the_data_and_lose_no_pair(
+    metric: str, backend: str, tmp_path: Path
+) -> None:
+    """Clusters that move: the first pivots know nothing of the last rows."""
+    rng = np.random.default_rng(5)
+    state = State(backend=backend, state_dir=None if backend == "memory" else str(tmp_path))
+    schema = pa.schema([("id", pa.int64()), ("v", pa.list_(pa.float32()))])
+    options: Any = {"metric": metric, "threshold": 0.3 if metric != "cosine" else 0.001}
+
+    def opened() -> Any:
+        return similarity_join(
+            {"a": schema}, "a.v ~ b.v", state=state, algorithm="pivots", **options
+        )
+
+    vectors, found, join = [], [], opened()
+    for step in range(4):
+        centres = rng.uniform(-5, 5, (20, 8)) + 40 * step
+        points = centres[rng.integers(0, 20, 300)] + 0.05 * rng.standard_normal((300, 8))
+        vectors.append(points.astype(np.float32))
+        found += found_pairs(join.process("a", batch(vectors[-1].tolist(), 300 * step)))
+        if state.state_dir is not None:
+            join.commit()
+            join.close()
+            join = opened()
+    pivots = join._join._index.count
+    join.close()
+    assert pivots > (30 if metric == "cosine" else 60)
+    every = np.concatenate(vectors)
+    close = np.triu(all_distances(metric, every, every) <= options["threshold"], 1)
+    assert {(a, b) for a, b, _ in found} == set(map(tuple, np.argwhere(close).tolist()))
+    assert len(found) == close.sum()
+
+
+@pytest.mark.parametrize("window", [None, "10 minutes", ("10 minutes", "3 minutes")])
+@pytest.mark.parametrize("seed", range(3))
+def test_pairs_in_time_are_those_of_brute_force(window: Any, seed: int, tmp_path: Path) -> None:
+    rng = np.random.default_rng(seed)
+    count, minute = 300, 60_000
+    points = rng.integers(0, 5, (count, 2 + 3 * seed)).astype(np.float32)
+    times = np.sort(rng.integers(0, 60 * minute, count))
+    within = "4 minutes" if window is None else None
+    backend = BACKENDS[seed]
+    time = Time(event_time={"a": "at"}, within=within)
+    state = State(backend=backend, state_dir=None if backend == "memory" else str(tmp_path))
+    found: list[Any] = []
+    with similarity_join(
+        {"a": TIMED}, "a.v ~ b.v", metric="l2", threshold=1, window=window, time=time, state=state
+    ) as join:
+        for first in range(0, count, 60):
+            part = slice(first, first + 60)
+            columns = [np.arange(count)[part], times[part], list(points[part])]
+            rows = pa.record_batch(
+                [*columns[:1], pa.array(columns[1], pa.timestamp("ms")), columns[2]], schema=TIMED
+            )
+            found += found_pairs(join.process("a", rows))
+            list(join.advance(int(times[first + 59]) * 1000 - 1))
+    early, late = np.minimum.outer(times, times), np.maximum.outer(times, times)
+    if window is None:
+        is_near = late - early <= 4 * minute
+    else:
+        slide = 10 * minute if isinstance(window, str) else 3 * minute
+        is_near = np.zeros((count, count), bool)
+        for start in range(-10 * minute // slide * slide, 60 * minute, slide):
+            inside = (times >= start) & (times < start + 10 * minute)
+            is_near |= np.logical_and.outer(inside, inside)
+    close = np.triu((all_distances("l2", points, points) <= 1) & is_near, 1)
+    assert {(a, b) for a, b, _ in found} == set(map(tuple, np.argwhere(close).tolist()))

@@ -28,10 +28,13 @@ def test_every_level_gives_the_pairs_of_numpy(kind: int, width: int) -> None:
     expected = {(q, x) for q, x in np.argwhere(scores - limits >= bounds[:, None])}
     panels = tiles.Panels(kind, queries, bounds, 29)
     for level in range(tiles.LEVEL + 1):
-        found = panels.candidates(rows, limits, level)
+        found = panels.candidates(rows, limits, level=level)
         pairs = list(zip(*(each.tolist() for each in found), strict=True))
         assert len(set(pairs)) == len(pairs)
         assert set(pairs) == expected
+        some = panels.candidates(rows, limits, 5, 20, level)
+        pairs = list(zip(*(each.tolist() for each in some), strict=True))
+        assert {p for p in expected if 5 <= p[0] < 20} <= set(pairs) <= expected
 
 
 def test_empty_blocks_have_no_pairs() -> None:

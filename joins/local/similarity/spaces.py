@@ -1,0 +1,79 @@
+"""Spaces: vectors as points, whose distances obey the triangle inequality.
+
+The cosine distance does not, and angles are costly. Both become chords of the unit sphere, and so
+do places on the earth.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from lsmstate.cython_ext.distances import exact
+from lsmstate.joins.local.similarity.measures import chord, on_sphere
+from lsmstate.joins.local.similarity.vectors import Matrix, norms
+from lsmstate.joins.specs.similarity import VECTOR_METRICS, SimilaritySpec
+
+#: Thresholds are widened by this part, which is more than rounding loses.
+_ROOM: Final = 1e-9
+_CHORDS: Final = ("cosine", "angular", "haversine")
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """Points of one metric; made by ``space_of``."""
+
+    metric: str
+    reach: float
+    """How far apart in this space the points of a pair are at most."""
+
+    @property
+    def is_euclidean(self) -> bool:
+        """Whether distances are lengths of differences."""
+        return self.metric == "l2" or self.metric in _CHORDS
+
+    def points(self, values: Matrix) -> Matrix:
+        """Vectors as points, of float64."""
+        if self.metric == "haversine":
+            return on_sphere(values)
+        found = values.astype(np.float64)
+        if self.metric not in _CHORDS or not len(found):
+            return found
+        found /= np.abs(found).max(axis=1, keepdims=True)  # whose squares are numbers
+        return np.asarray(found / norms(found)[:, None])
+
+    def distances(self, points: Matrix, pivots: Matrix) -> npt.NDArray[np.float64]:
+        """Of each point from each pivot, to within ``slack``."""
+        if self.is_euclidean:
+            squares = exact.squared_norms(points)[:, None] + exact.squared_norms(pivots)
+            if squares.max(initial=0.0) < 1e300:
+                return np.sqrt(np.maximum(squares - 2 * (points @ pivots.T), 0))
+        queries = np.repeat(np.arange(len(points), dtype=np.int32), len(pivots))
+        places = np.tile(np.arange(len(pivots), dtype=np.int32), len(points))
+        code = 0 if self.is_euclidean else VECTOR_METRICS.index(self.metric)
+        return exact.distances(code, points, queries, pivots, places).reshape(-1, len(pivots))
+
+    def slack(self, longest: float, width: int) -> float:
+        """How far ``distances`` may be off, for points of this length at most: the square root of
+        what is lost in a square."""
+        return float(np.sqrt((width + 8) * 2.0**-50)) * longest
+
+
+def space_of(spec: SimilaritySpec) -> Space | None:
+    """The space of a spec's metric; None: it has none."""
+    threshold = spec.threshold
+    if spec.metric == "haversine":
+        return Space(spec.metric, chord(threshold))
+    if spec.metric == "cosine":
+        return Space(spec.metric, float(np.sqrt(2 * min(threshold, 2.0))) * (1 + _ROOM) + 1e-7)
+    if spec.metric == "angular":
+        half = np.pi * min(threshold, 1.0) / 2
+        return Space(spec.metric, float(2 * np.sin(half)) * (1 + _ROOM) + 1e-7)
+    return Space(spec.metric, threshold * (1 + _ROOM)) if spec.metric in VECTOR_METRICS else None
+
+
+def longest(points: Matrix) -> float:
+    """The length of the longest point, by all metrics' measures at most this."""
+    found: Any = np.abs(points).sum(axis=1).max(initial=0.0)
+    return float(found)

@@ -1,0 +1,160 @@
+"""similarity_join: rows of one or two streaming DataFrames that are close to each other."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import types as T
+
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.options import GROUPS, STATE, TIME, State, Time, refuse_other_fields
+from lsmstate.joins.protocols import Routing
+from lsmstate.joins.routing.biclique import BicliqueRouting
+from lsmstate.joins.routing.hash_router import HashRouting
+from lsmstate.joins.similarity import Algorithm, How
+from lsmstate.joins.specs.one_key import output_names
+from lsmstate.joins.specs.similarity import SimilaritySpec, WindowLike, with_time
+from lsmstate.option_names import names_checked
+from lsmstate.spark_integration.columns.schemas import output_fields
+from lsmstate.spark_integration.joins.spec_operator import spec_operator
+from lsmstate.spark_integration.joins.watermarks import watermark_columns
+from lsmstate.spark_integration.plan.inputs import Inputs, session_of
+from lsmstate.spark_integration.plan.options import OperatorOptions
+from lsmstate.spark_integration.stateful_operator.build import default_buckets
+
+OPERATOR: Final = "similarity_join"
+_TIME_HERE: Final = ("within", "late")
+_NO_TIME: Final = 'declare one, as in .withWatermark("at", "10 minutes")'
+
+
+@names_checked(GROUPS)
+def similarity_join(
+    streams: Mapping[str, DataFrame],
+    on: str,
+    *,
+    metric: str | Callable[[Any, Any], Any],
+    threshold: float,
+    by: Sequence[str] | Mapping[str, Sequence[str]] | str = (),
+    how: How = "inner",
+    distance: str | None = "distance",
+    algorithm: Algorithm = "auto",
+    window: WindowLike | None = None,
+    rows: Mapping[str, int] | None = None,
+    time: Time = TIME,
+    state: State = STATE,
+) -> DataFrame:
+    """Join two streaming DataFrames, or one with itself, by closeness.
+
+    The result has all columns of both rows and their distance, for all pairs at most a threshold
+    apart. Rows are joined over the full history, or within a distance in time or a window.
+
+    Args:
+        streams: One or two streaming DataFrames by name. Fixed by the first start.
+        on: The two columns, as in ``"a.v ~ b.v"``. Of one stream, the other name is that of the
+            second row of a pair.
+        metric: "l2", "cosine", "angular", "manhattan", "chebyshev", "hamming", "haversine",
+            "jaccard", "levenshtein", or a function of a module that the workers can import. It is
+            given two matrices of equal shape, and returns the distance of each row.
+        threshold: The largest distance of a pair.
+        by: Columns that are equal in a pair, such as a tenant. Rows then go by their hash. Without
+            them a row is stored in one bucket, and looks for partners in all of the other side
+            (join-biclique).
+        how: "inner" gives pairs. "anti", of one stream, gives the rows without an earlier partner;
+            without ``by`` all rows then lie in one bucket.
+        distance: Name of the column of distances; None: there is none.
+        algorithm: How candidates are found.
+        window: The event times of a pair lie in one window: the length of windows, as in "1 hour",
+            or their length and their slide.
+        rows: Rows of the two streams, in proportion, by which buckets are dealt to them.
+        time: How far the event times of a pair are apart at most, and what becomes of late rows,
+            with ``within`` and ``late``. The event time of a stream is the column of its watermark.
+        state: Where the state lies, and what it may take.
+
+    Returns:
+        The streaming DataFrame of the results. It may appear once in a query.
+
+    Raises:
+        InvalidArgumentError: A value does not fit; the message names it, the cause and the remedy.
+
+    Example:
+        ```python
+        twins = similarity_join(
+            {"a": texts}, "a.v ~ b.v", metric="cosine", threshold=0.05, by="language"
+        )
+        ```
+    """
+    refuse_other_fields(time, _TIME_HERE, "is not an option of similarity_join; leave it out")
+    if not isinstance(streams, Mapping) or not 1 <= len(streams) <= 2:
+        raise InvalidArgumentError(
+            f"streams={streams!r}: give one or two streaming DataFrames by their names"
+        )
+    if time.late == "side":
+        raise InvalidArgumentError(
+            "late='side': a similarity join on Spark keeps no late rows aside; choose 'drop' or "
+            "'join'"
+        )
+    spark = session_of(streams, "stream", "join it afterwards: similarity_join(...).join({name})")
+    names = {name: list(frame.columns) for name, frame in streams.items()}
+    asked = Inputs.of(spark, streams, {name: [] for name in streams})
+    schemas = {plan.name: plan.rows for plan in asked.plans}
+    spec = SimilaritySpec.of(
+        schemas,
+        on,
+        metric=metric,  # type: ignore[arg-type]
+        threshold=threshold,
+        by=by,
+        how=how,
+        distance=distance,
+        algorithm=algorithm,
+    )
+    inputs = Inputs.of(spark, streams, {name: list(spec.keys[name]) for name in streams})
+    spec = replace(spec, compared_as=inputs.key_schema)
+    spec = with_time(spec, watermark_columns(streams), time.within, window, time.late, _NO_TIME)
+    options = OperatorOptions.of(spark, state)
+    buckets = options.buckets or default_buckets(spark)
+    routing, words = _routing(spec, rows, buckets)
+    if isinstance(routing, BicliqueRouting):
+        options = replace(options, buckets=max(buckets, len(streams)))
+    output = T.StructType(_fields(spec, streams, names))
+    return spec_operator(
+        spec, inputs, routing, options, operator=OPERATOR, explanation=words, output=output
+    )
+
+
+def _routing(
+    spec: SimilaritySpec, rows: Mapping[str, int] | None, buckets: int
+) -> tuple[Routing, str]:
+    words = f"pairs with {spec.metric} <= {spec.threshold:g}, found by {spec.algorithm}; "
+    names = list(spec.streams)
+    if rows is not None and set(rows) != set(names):
+        raise InvalidArgumentError(
+            f"rows={dict(rows)!r}: give a number for each of the streams {', '.join(names)}"
+        )
+    if len(spec.key_schema):
+        keeps = frozenset(names) if spec.is_anti else frozenset()
+        return HashRouting(routes_null_keys=keeps), words + "rows go by the hash of what is equal"
+    if spec.is_anti:
+        return BicliqueRouting.of({names[0]: 1}, 1), words + "all rows lie in one bucket"
+    dealt = {name: 1 if rows is None else rows[name] for name in names}
+    return (
+        BicliqueRouting.of(dealt, max(buckets, len(names))),
+        words + "a row is stored in one bucket and looks into all of the other side",
+    )
+
+
+def _fields(
+    spec: SimilaritySpec, streams: Mapping[str, DataFrame], columns: Mapping[str, list[str]]
+) -> list[T.StructField]:
+    first, *others = streams
+    last = others[0] if others else first
+    if spec.is_anti:
+        return output_fields(streams[first].schema, columns[first])
+    sides = dict(zip(spec.sides, (first, last), strict=True))
+    names = output_names({side: columns[name] for side, name in sides.items()})
+    fields: list[T.StructField] = []
+    for side, name in sides.items():
+        fields += output_fields(streams[name].schema, names[side])
+    if spec.distance is not None:
+        fields.append(T.StructField(spec.distance, T.DoubleType()))
+    return fields
