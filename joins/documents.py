@@ -8,7 +8,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.joins.local.documents.natural_join import MALFORMED
+from lsmstate.joins.local.documents.natural_join import LEAST_BYTES, MALFORMED, PART
 from lsmstate.joins.local.parts.results import Results
 from lsmstate.joins.local.timed.event_time_join import LATE_ROWS
 from lsmstate.joins.options import GROUPS, STATE, TIME, State, Time, refuse_other_fields
@@ -22,7 +22,7 @@ from lsmstate.joins.specs.documents import (
     Output,
 )
 from lsmstate.option_names import names_checked
-from lsmstate.options import parse_bytes
+from lsmstate.options import MINIMUM_MEMORY_BYTES, STORE_MEMORY_BYTES, parse_bytes
 from lsmstate.schema.batches import arrow_batch
 from lsmstate.stats import StoreStats
 from lsmstate.store import BatchLike
@@ -134,7 +134,7 @@ class NaturalJoin:
         )
         self._join = SpecJoin(
             self.spec,
-            memory=parse_bytes(state.memory, "memory") * 4 // 5,
+            memory=store_memory(parse_bytes(state.memory, "memory")),
             backend=state.backend,
             path=state.state_dir,
             piece_bytes=piece_bytes,
@@ -226,6 +226,18 @@ class NaturalJoin:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def store_memory(memory_bytes: int) -> int:
+    """The part of the cap that is the store's; the indexes take the rest. InvalidArgumentError if
+    it does not reach."""
+    least = MINIMUM_MEMORY_BYTES + STORE_MEMORY_BYTES
+    if memory_bytes < least + LEAST_BYTES:
+        raise InvalidArgumentError(
+            f"memory={memory_bytes!r}: a natural join of documents has an index beside its store, "
+            f"and needs {least + LEAST_BYTES} bytes ('6m')"
+        )
+    return max(least, memory_bytes * PART // (PART + 1))
 
 
 def _as_text(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from lsmstate.joins.options import State, Time
     from lsmstate.spark_integration.demo import DemoSettings, run_demo
+    from lsmstate.spark_integration.joins.documents import natural_join
     from lsmstate.spark_integration.joins.multiway_join import multiway_join
     from lsmstate.spark_integration.joins.shares import explain_join
     from lsmstate.spark_integration.joins.similarity import similarity_join
@@ -40,6 +41,7 @@ __all__ = [
     "explain_join",
     "metrics_of",
     "multiway_join",
+    "natural_join",
     "register",
     "rescale",
     "run_demo",
@@ -66,6 +68,7 @@ _MODULES = {
     "explain_join": "lsmstate.spark_integration.joins.shares",
     "metrics_of": "lsmstate.spark_integration.metrics.query",
     "multiway_join": "lsmstate.spark_integration.joins.multiway_join",
+    "natural_join": "lsmstate.spark_integration.joins.documents",
     "register": "lsmstate.spark_integration.state_reader.data_source",
     "rescale": "lsmstate.spark_integration.rescale.rescale",
     "run_demo": "lsmstate.spark_integration.demo",

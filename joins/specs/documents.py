@@ -11,6 +11,7 @@ import pyarrow as pa
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.conditions.intervals import parse_duration
 from lsmstate.joins.conditions.names import resolved
+from lsmstate.joins.document_reading import MARKS, Reading
 from lsmstate.joins.specs.event_time import WATERMARK, EventTime
 from lsmstate.joins.specs.one_key import check_streams, joined_schema
 from lsmstate.store import StreamSchema
@@ -32,10 +33,6 @@ POSTINGS: Final = pa.schema([("documents", pa.binary())])
 WINDOWS: Final = pa.schema(
     [("indexed", pa.int64()), ("units", pa.string()), ("classes", pa.string())]
 )
-#: Beside a document that several buckets store: those of them below this one.
-CELLS: Final = "@cells"
-#: What a router writes beside each document.
-MARKS: Final = pa.schema([(CELLS, pa.list_(pa.int64()))])
 MERGED: Final = "document"
 
 
@@ -153,6 +150,11 @@ class NaturalSpec:
             local=local,
             is_routed=is_routed,
         )
+
+    @property
+    def reading(self) -> Reading:
+        """How documents are read."""
+        return Reading(self.include, self.exclude, self.arrays == "sets", self.nulls == "value")
 
     @property
     def is_of_one_stream(self) -> bool:

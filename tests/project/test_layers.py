@@ -25,7 +25,7 @@ ORDER = {
         *("expiry", "remote", "tools", "cli"),
     ),
     "joins": (
-        *("conditions", "plan", "routing", "routing/skew", "specs"),
+        *("conditions", "plan", "routing", "routing/skew", "routing/documents", "specs"),
         *("local/parts", "local/inner", "local/theta", "local/changes", "local/rooted"),
         *("local/similarity", "local/timed", "local/documents"),
     ),

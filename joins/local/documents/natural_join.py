@@ -24,6 +24,7 @@ from lsmstate.cython_ext.documents.json_reader import FAULTS
 from lsmstate.cython_ext.rows.gather import Gatherer
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.conditions.intervals import UNITS
+from lsmstate.joins.document_reading import CELLS
 from lsmstate.joins.local.documents.index_memory import IndexMemory
 from lsmstate.joins.local.documents.stored_window import Cells, StoredWindow, cells_of
 from lsmstate.joins.local.parts.results import Results, check_finished
@@ -32,7 +33,6 @@ from lsmstate.joins.local.parts.time_checks import LateRows
 from lsmstate.joins.local.timed.event_time_join import LATE_ROWS, kept_watermark, watermark_write
 from lsmstate.joins.protocols import Batch, Context, Role
 from lsmstate.joins.specs.documents import (
-    CELLS,
     DOCUMENT_KEY,
     MERGED,
     NaturalSpec,

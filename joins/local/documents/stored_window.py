@@ -17,9 +17,9 @@ import pyarrow as pa
 
 from lsmstate.cython_ext.documents.attribute_values import Documents
 from lsmstate.cython_ext.documents.document_index import DocumentIndex
+from lsmstate.joins.document_reading import CELLS
 from lsmstate.joins.local.documents.posting_keys import Units
 from lsmstate.joins.specs.documents import (
-    CELLS,
     DOCUMENT_KEY,
     POSTING_KEY,
     WINDOW_KEY,

@@ -1,0 +1,1 @@
+"""Routings of documents without a schema."""

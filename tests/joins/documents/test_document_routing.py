@@ -1,0 +1,177 @@
+"""Routings of documents: whatever the routing and the index, each pair is given by one bucket."""
+
+import json
+import random
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.document_reading import Reading
+from lsmstate.joins.local.documents import natural_join
+from lsmstate.joins.local.documents.natural_join import NaturalLocalJoin
+from lsmstate.joins.protocols import Batch, Context, Role
+from lsmstate.joins.routing.documents.association_groups import (
+    Expansion,
+    Group,
+    GroupRouting,
+    association_groups,
+    consolidated,
+    placed,
+    values_of,
+)
+from lsmstate.joins.routing.documents.hypercube import HypercubeRouting, costs
+from lsmstate.joins.specs.documents import NaturalSpec
+from lsmstate.opening import open_store
+from support.document_cases import SCHEMA, leaves, pairs_of, random_documents
+
+BUCKETS = 5
+READING = Reading(exclude=("level",), nulls=False)
+
+
+def texts(documents: list[dict[str, Any]]) -> list[str]:
+    return [json.dumps(each) for each in documents]
+
+
+def routings(sample: list[str]) -> dict[str, Any]:
+    groups = {
+        f"groups {order} {unknown}": GroupRouting.chosen(
+            sample, BUCKETS, READING, order=order, unknown=unknown
+        )
+        for order in ("asc", "desc")
+        for unknown in ("hash", "broadcast")
+    }
+    return {
+        "hypercube": HypercubeRouting.chosen(sample, BUCKETS, READING),
+        "grid": HypercubeRouting({"user": 2, "meta.host": 2}, READING),
+        "one": HypercubeRouting({}, READING),
+        **groups,
+    }
+
+
+NAMES = [
+    *("hypercube", "grid", "one"),
+    *("groups asc hash", "groups asc broadcast", "groups desc hash", "groups desc broadcast"),
+]
+
+
+@pytest.mark.parametrize("local", ["auto", "fp_tree", "hash"])
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("memory", ["warm", "cold"])
+def test_each_pair_is_given_once(
+    name: str, local: str, memory: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if memory == "cold":
+        monkeypatch.setattr(natural_join, "LEAST_BYTES", 0)
+        monkeypatch.setattr(natural_join, "PART", 1 << 60)
+    documents = random_documents(260, 11)
+    routing = routings(texts(random_documents(120, 12)))[name]
+    routing = routing.settled(BUCKETS, json.loads(json.dumps(routing.adopted)))
+    spec = NaturalSpec.create(
+        {"documents": SCHEMA}, "doc", id="id", output="ids", exclude=["level"], nulls="nothing",
+        local=local, is_routed=True,
+    )  # fmt: skip
+    assert spec.reading == READING
+    stores = [open_store(str(tmp_path / str(b)), spec.stream_schemas, backend="memory")
+              for b in range(BUCKETS)]  # fmt: skip
+    joins = [NaturalLocalJoin(spec, s, Context(bucket=b)) for b, s in enumerate(stores)]
+    router = routing.router("documents", SCHEMA, pa.schema([("k0", pa.string())]), None)
+    rng = random.Random(name)
+    found: list[tuple[int, int]] = []
+    copies = 0
+    for first in range(0, len(documents), 65):
+        some = documents[first : first + 65]
+        rows = pa.table([range(first, first + len(some)), texts(some)], schema=SCHEMA)
+        batch = rows.combine_chunks().to_batches()[0]
+        routed = router.route(batch, batch.select(["doc"]).rename_columns(["k0"]))
+        assert routed.roles is not None
+        assert routed.marks is not None
+        copies += len(routed.positions)
+        for bucket in rng.sample(range(BUCKETS), BUCKETS):
+            for role in (Role.STORE, Role.COPY):
+                here = np.flatnonzero((routed.buckets == bucket) & (routed.roles == role))
+                arriving = Batch(
+                    "documents", batch.take(pa.array(routed.positions[here])), role=role,
+                    marks=routed.marks.take(pa.array(here)),
+                )  # fmt: skip
+                for piece in joins[bucket].process(arriving):
+                    pairs = zip(*(c.to_pylist() for c in piece.columns), strict=True)
+                    found += [(min(pair), max(pair)) for pair in pairs]
+    flat = [
+        leaves({n: v for n, v in each.items() if n != "level"}, nulls=False) for each in documents
+    ]
+    assert copies >= sum(map(bool, flat))
+    assert sorted(found) == sorted(pairs_of(flat))
+
+
+def test_malformed_documents_go_to_one_bucket_and_empty_ones_nowhere() -> None:
+    rows = pa.table(
+        [[1, 2, 3, 4, 5], ['{"user": 1}', "{", "{}", None, '{"x": 2}']], schema=SCHEMA
+    ).combine_chunks()
+    batch = rows.to_batches()[0]
+    for routing in routings(texts(random_documents(50, 1))).values():
+        router = routing.router("documents", SCHEMA, pa.schema([]), None)
+        routed = router.route(batch, batch.select(["doc"]))
+        assert set(routed.positions.tolist()) == {0, 1, 4}
+        assert (routed.positions == 1).sum() == 1
+
+
+def test_the_grid_that_costs_least() -> None:
+    rng = random.Random(1)
+    documents = [
+        {"user": rng.randrange(500), "odd": 1, **({"kind": 1} if rng.random() < 0.5 else {})}
+        for _ in range(800)
+    ]
+    routing = HypercubeRouting.chosen(texts(documents), 8)
+    assert dict(routing.split) == {"user": 8}
+    copies, load = costs(routing.cells(routing.reading.read(pa.array(texts(documents)))))
+    assert copies == 1
+    assert load < 0.2
+    assert "user 8: 8 cells" in routing.explain()
+    with pytest.raises(InvalidArgumentError, match="needs 8 buckets, and there are 4"):
+        routing.settled(4, routing.adopted)
+
+
+def test_groups_of_values_that_occur_together() -> None:
+    a, b, c, d = 1, 2, 3, 4
+    documents = [frozenset(each) for each in ((a, b), (a, b, c), (a, c), (d,))]
+    # a is in three documents. b and c imply it.
+    found = association_groups(documents, "desc")
+    assert {group.values for group in found} == {frozenset({a, b, c}), frozenset({d})}
+    found = association_groups(documents, "asc")
+    assert {group.values for group in found} == {
+        frozenset({d}), frozenset({a, b}), frozenset({c}),
+    }  # fmt: skip
+    table = placed(found, 2)
+    assert table[a] == table[b]
+    assert table.keys() == {a, b, c, d}
+
+
+def test_groups_of_several_creators_become_disjoint() -> None:
+    documents = [frozenset(each) for each in ((1, 2), (1, 2, 3), (3, 4), (5,))]
+    samples = [
+        [Group(frozenset({1, 2}), frozenset({0})), Group(frozenset({5}), frozenset({3}))],
+        [Group(frozenset({1, 2, 3}), frozenset({0})), Group(frozenset({3, 4}), frozenset({0}))],
+    ]
+    found = consolidated(samples, documents)
+    assert sorted(sorted(group.values) for group in found) == [[1, 2], [3, 4], [5]] or sorted(
+        value for group in found for value in group.values
+    ) == [1, 2, 3, 4, 5]
+    assert sum(len(group.values) for group in found) == 5
+    assert all(group.documents for group in found)
+
+
+def test_an_attribute_of_few_values_is_united_with_others() -> None:
+    rng = random.Random(3)
+    documents = [{"flag": rng.randrange(2), "user": rng.randrange(40)} for _ in range(300)]
+    read = Reading().read(pa.array(texts(documents)))
+    expansion = Expansion.of(read, 8)
+    assert expansion is not None
+    assert set(expansion.paths) == {"flag", "user"}
+    values, lacks = values_of(read, expansion)
+    assert not any(lacks)
+    assert {len(each) for each in values} == {1}
+    short = Reading().read(pa.array(['{"flag": 1}']))
+    assert values_of(short, expansion)[1] == [True]

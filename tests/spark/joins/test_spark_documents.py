@@ -1,0 +1,103 @@
+"""natural_join on Spark: each pair once through restarts, over the full history and in windows."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql import functions as F
+
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.spark import State, Time, metrics_of, natural_join
+from support.document_cases import leaves, pairs_of, random_documents
+from support.spark_streams import FileStream, collected
+
+START = datetime(2024, 1, 1, tzinfo=UTC)
+SCHEMA = pa.schema([("id", pa.int64()), ("doc", pa.string()), ("at", pa.timestamp("us", "UTC"))])
+DDL = "id LONG, doc STRING, at TIMESTAMP"
+
+
+def table(documents: list[dict[str, Any]], first: int = 0) -> pa.Table:
+    """The rows of documents, one a minute."""
+    rows = [
+        {"id": at, "doc": json.dumps(each), "at": START + timedelta(minutes=at)}
+        for at, each in enumerate(documents, first)
+    ]
+    return pa.Table.from_pylist(rows, schema=SCHEMA)
+
+
+def in_order(rows: list[Any]) -> list[tuple[int, int]]:
+    return sorted((min(row), max(row)) for row in rows)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("routing", ["hypercube", "association_groups"])
+def test_each_pair_comes_once_through_a_restart(spark: Any, tmp_path: Path, routing: str) -> None:
+    documents = random_documents(240, 21)
+    sample = random_documents(200, 22)
+    stream = FileStream(tmp_path / "in", DDL)
+    got: list[Any] = []
+    for first in (0, 120):
+        for at in (first, first + 60):
+            stream.add(table(documents[at : at + 60], at))
+        given = stream.read(spark)
+        if routing == "hypercube":  # structs and maps become text
+            given = given.withColumn("doc", F.parse_json("doc"))
+        joined = natural_join(
+            given, "doc", id="id", output="ids", routing=routing, sample=sample,
+            state=State(buckets=4),
+        )  # fmt: skip
+        got += collected(joined, tmp_path)
+    assert joined.columns == ["first_id", "second_id"]
+    expected = pairs_of([leaves(each) for each in documents])
+    assert in_order(got) == sorted(expected)
+
+
+@pytest.mark.spark
+def test_windows_forget_and_malformed_documents_are_counted(spark: Any, tmp_path: Path) -> None:
+    documents = random_documents(120, 23)
+    stream = FileStream(tmp_path / "in", DDL)
+    for at in range(0, 120, 30):
+        rows = table(documents[at : at + 30], at).to_pylist()
+        rows.append({"id": -1, "doc": "{", "at": START + timedelta(minutes=at)})
+        stream.add(pa.Table.from_pylist(rows, schema=SCHEMA))
+    given = stream.read(spark).withWatermark("at", "10 minutes")
+    joined = natural_join(
+        given, "doc", id="id", output="merged", window="20 minutes", malformed="skip",
+        split={"user": 2}, time=Time(late="side"), state=State(buckets=2),
+    )  # fmt: skip
+    query = (
+        joined.writeStream.format("memory")
+        .queryName("windows")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    got = spark.sql("SELECT first_id, second_id FROM windows").collect()
+    flat = [leaves(each) for each in documents]
+    expected = [pair for pair in pairs_of(flat) if pair[0] // 20 == pair[1] // 20]
+    assert in_order(got) == sorted(expected)
+    counted = [metrics_of(p) for p in query.recentProgress]
+    assert sum(each.counts["malformed_documents"] for each in counted if each is not None) == 4
+
+
+@pytest.mark.spark
+def test_what_does_not_fit_is_refused(spark: Any, tmp_path: Path) -> None:
+    given = FileStream(tmp_path / "in", DDL).add(table([{"a": 1}])).read(spark)
+    for options, message in (
+        ({"document": "dok"}, "did you mean 'doc'"),
+        ({"document": "id"}, "give JSON text, VARIANT"),
+        ({"window": 10}, "have no number among all"),
+        ({"window": "10 minutes"}, "has no event time"),
+        ({"malformed": "side"}, "left out and counted"),
+        ({"routing": "association_groups"}, "made from a sample"),
+        ({"split": {"a": 9}, "state": State(buckets=4)}, "needs 9 buckets"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=message):
+            natural_join(given, **{"document": "doc", **options})
