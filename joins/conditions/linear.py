@@ -125,11 +125,7 @@ def linear(expression: Expression, streams: Streams) -> Linear | None:
                     is_fit = found is not None and not (found.is_time or found.is_decimal)
                     return _narrowed(found, one) if is_fit else None
         case Call("/", (left, Constant(value))):
-            of, by = linear(left, streams), _constant(value, pa.null())
-            if of is None or by is None or by.is_time or of.is_time or not by.constant:
-                return None
-            is_fit = not of.is_decimal and not by.is_decimal
-            return _times(of, 1 / by.constant) if is_fit else None
+            return _quotient(linear(left, streams), _constant(value, pa.null()))
         case Call("datediff", (left, right)):
             return _days_between(linear(left, streams), linear(right, streams))
         case Call("date_add", (day, Constant(int() as days))):
@@ -264,6 +260,12 @@ def difference(left: Linear | None, right: Linear | None) -> Linear | None:
 
 def _times(of: Linear | None, factor: Fraction) -> Linear | None:
     return None if of is None else of.times(factor)
+
+
+def _quotient(of: Linear | None, by: Linear | None) -> Linear | None:
+    if of is None or by is None or by.is_time or of.is_time or not by.constant:
+        return None
+    return None if of.is_decimal or by.is_decimal else of.times(1 / by.constant)
 
 
 def _narrowed(found: Linear | None, by: Linear) -> Linear | None:

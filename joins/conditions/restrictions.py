@@ -89,7 +89,7 @@ def restrictions_on(target: str, conjunct: Expression, streams: Streams) -> tupl
             return _within(target, conjunct, flipped, streams)
         case Compare("<" | "<=", Call("abs", (_,)), _):
             return _within(target, conjunct, conjunct, streams)
-        case Compare(sign, left, right) if sign != "<>":
+        case Compare("<" | "<=" | ">" | ">=" as sign, left, right):
             return _compared(target, conjunct, sign, left, right, streams)
     return ()
 

@@ -11,8 +11,8 @@ from lsmstate.joins.conditions.columns import Column
 from lsmstate.joins.conditions.evaluate import Values
 from lsmstate.joins.local.parts.row_picks import Numbers
 from lsmstate.joins.local.theta.lengths import least_low, length_classes
-from lsmstate.joins.local.theta.stored_ranges import RangeBounds
 from lsmstate.joins.specs.theta import Step, ThetaIndex
+from lsmstate.store import RangeBounds
 
 
 def key_values(index: ThetaIndex, rows: pa.RecordBatch) -> pa.RecordBatch:

@@ -28,7 +28,6 @@ from lsmstate.joins.local.parts.row_picks import Numbers, Picked
 from lsmstate.joins.local.parts.write_parts import WriteParts
 from lsmstate.joins.local.theta.lengths import length_classes
 from lsmstate.joins.local.theta.step_ranges import StepRanges, key_values
-from lsmstate.joins.local.theta.stored_ranges import probe_ranges
 from lsmstate.joins.protocols import Batch, Context, Role
 from lsmstate.joins.specs.theta import LENGTHS, Step, ThetaIndex, ThetaSpec
 from lsmstate.schema.arrow_sizes import row_sizes
@@ -131,8 +130,8 @@ class ThetaJoin(KeepsAllRows):
         for index in self._spec.indexes_of(stream):
             if index.high is not None:
                 known = self._lengths_of(index)
-                classes = (length_classes(*_ends(index, part)) for part in parts)
-                new[index] = {int(n) for each in classes for n in np.unique(each)} - known
+                found = (length_classes(*_ends(index, part)) for part in parts)
+                new[index] = {int(n) for each in found for n in np.unique(each)} - known
         self._store.write_all(WriteParts(lambda: self._writes(stream, parts, new)))
         for index, classes in new.items():
             self._lengths[index] |= classes
@@ -227,7 +226,9 @@ class ThetaJoin(KeepsAllRows):
         ranges = StepRanges(step, sorted(lengths))
         for bounds, owners in ranges.of(values_of(found), size_of(found)):
             name = step.index.name
-            for rows, at, first, stop in probe_ranges(self._store, name, bounds, self._piece_bytes):
+            for rows, at, first, stop, _ in self._store.probe_ranges(
+                name, bounds, self._piece_bytes
+            ):
                 sizes = row_sizes(rows)
                 for lefts, rights in stretches(owners[at], first, stop):
                     yield lefts, BoundRows(rows, sizes, rights)
