@@ -6,8 +6,8 @@ one range to the next the walk gallops, over index entries, restarts, or ranges 
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport realloc
-from libc.string cimport memset
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcpy, memset
 
 from lsmstate.cython_ext.base.coding cimport (
     Buffer, compare, load_u32, load_u64, put_bytes, put_u64, release,
@@ -18,13 +18,31 @@ from lsmstate.cython_ext.sstable.index_block cimport (
     IndexBlock, index_entry, index_search, parse_index_block,
 )
 from lsmstate.cython_ext.sstable.key_block cimport (
-    KeyEntry, KeySearch, enter_key_block, may_hold, next_entry, restart_place, row_block_place,
+    KeyBlock, KeyEntry, KeySearch, enter_key_block, may_hold, next_entry, restart_place, row_block_place,
     search_key_block,
 )
 from lsmstate.cython_ext.sstable.sst_probe cimport Hit, HitList
 from lsmstate.cython_ext.sstable.sst_reader cimport INDEX_PAYLOAD, USE_PROBE, Sst
 
+cdef extern from *:
+    int __builtin_ctzll(unsigned long long) nogil
+    uint64_t __builtin_bswap64(uint64_t) nogil
+
 cdef uint32_t NOWHERE = 0xFFFFFFFF
+
+
+cdef enum:
+    UNKNOWN_WORDS
+    HAS_WORDS
+    NO_WORDS
+
+
+cdef struct Words:           # an entry of a group, whose key is known by a word
+    uint32_t restart
+    uint32_t number          # in the group
+    uint64_t word            # its key behind the block's prefix, big-endian and zero-padded
+    const uint8_t* at        # behind it
+    const uint8_t* end       # of the group
 
 
 cdef struct Walker:
@@ -36,7 +54,11 @@ cdef struct Walker:
     CachedBlock* key_block
     uint64_t key_offset
     uint32_t key_size
-    KeySearch search         # stands at an entry
+    KeySearch search
+    bint stands              # at an entry, of `search`
+    uint64_t* words          # of the block's restarts
+    uint32_t word_room
+    int words_state
 
 
 cdef Py_ssize_t segment_behind(
@@ -102,6 +124,7 @@ cdef Py_ssize_t walk_sst(
         sst.cache.unpin(walker.index_block)
         sst.cache.unpin(walker.key_block)
         release(&walker.search.key)
+        free(walker.words)
 
 
 cdef Py_ssize_t _walk(
@@ -109,39 +132,61 @@ cdef Py_ssize_t _walk(
     Taken* taken
 ) except -1 nogil:
     cdef Py_ssize_t place = start
-    cdef const uint64_t* at
     cdef const uint8_t* low
     cdef size_t low_size
     cdef Buffer* key = &walker.search.key
-    cdef bint stands = False
     while place < segments.count:
-        at = segments.offsets + 2 * place
-        low = segments.data + at[0]
-        low_size = at[1] - at[0]
+        _low_of(segments, place, &low, &low_size)
         if place == start and compare(low, low_size, least.data, least.size) < 0:
             low = least.data
             low_size = least.size
-        if not stands or compare(key.data, key.size, low, low_size) < 0:
-            if not _seek(sst, walker, low, low_size):
+        if not walker.stands or compare(key.data, key.size, low, low_size) < 0:
+            walker.stands = False
+            if not _find_block(sst, walker, low, low_size):
                 return place
-            stands = True
-        while compare(key.data, key.size, segments.data + at[1], at[2] - at[1]) < 0:
-            if is_enough(taken, key.data, key.size):
+            # Its first segment may begin at `least`, which the segments do not say.
+            if place != start and _is_dense(sst, walker, segments, place):
+                if not _walk_block(sst, walker, segments, &place):
+                    return place
+                if not walker.stands:
+                    continue
+            elif not _seek(sst, walker, low, low_size):
                 return place
-            _take(sst, walker, taken)
-            if not _advance(sst, walker):
-                return place
+        if not _take_segment(sst, walker, segments, place, taken):
+            return place
         place = segment_behind(segments, place + 1, key.data, key.size)
     return place
 
 
-cdef bint _seek(Sst sst, Walker* walker, const uint8_t* key, size_t size) except -1 nogil:
-    """Stand at the first entry whose key is not less than this, which is greater than the current
-    one; False: the file has none."""
-    cdef KeySearch* search = &walker.search
+cdef inline void _low_of(
+    const Segments* segments, Py_ssize_t place, const uint8_t** key, size_t* size
+) noexcept nogil:
+    cdef const uint64_t* at = segments.offsets + 2 * place
+    key[0] = segments.data + at[0]
+    size[0] = at[1] - at[0]
+
+
+cdef bint _take_segment(
+    Sst sst, Walker* walker, const Segments* segments, Py_ssize_t place, Taken* taken
+) except -1 nogil:
+    """Take the entries of a segment from where the walk stands; False: the walk has ended."""
+    cdef const uint64_t* at = segments.offsets + 2 * place + 1
+    cdef Buffer* key = &walker.search.key
+    while compare(key.data, key.size, segments.data + at[0], at[1] - at[0]) < 0:
+        if is_enough(taken, key.data, key.size):
+            return False
+        _take(sst, walker, taken)
+        if not _advance(sst, walker):
+            return False
+    return True
+
+
+cdef bint _find_block(
+    Sst sst, Walker* walker, const uint8_t* key, size_t size
+) except -1 nogil:
+    """Enter the key block in which the key would be; False: it is greater than all of the file."""
     cdef uint32_t start = 0 if walker.partition == NOWHERE else walker.partition
     cdef long found = index_search(&sst.top, start, key, size)
-    cdef int state
     if found < 0:
         sst.damaged(sst._sections[0], BLOCK_TOP)
     if found >= sst.top.count:
@@ -153,9 +198,17 @@ cdef bint _seek(Sst sst, Walker* walker, const uint8_t* key, size_t size) except
         sst.damaged(walker.index_offset, BLOCK_INDEX)
     if walker.key_block == NULL or <uint32_t> found != walker.index_place:
         _load_keys(sst, walker, <uint32_t> found)
-    state = search_key_block(search, key, size)
+    return True
+
+
+cdef bint _seek(Sst sst, Walker* walker, const uint8_t* key, size_t size) except -1 nogil:
+    """Stand at the first entry whose key is not less than this, which is greater than the current
+    one, in this block or behind it; False: the file has none."""
+    cdef KeySearch* search = &walker.search
+    cdef int state = search_key_block(search, key, size)
     if state < 0:
         sst.damaged(walker.key_offset, BLOCK_KEYS)
+    walker.stands = True
     if state:
         return True
     if search.restart == NOWHERE:
@@ -165,6 +218,226 @@ cdef bint _seek(Sst sst, Walker* walker, const uint8_t* key, size_t size) except
     ) >= 0:
         return True
     return _advance(sst, walker)  # the group ends before the key
+
+
+cdef bint _is_dense(
+    Sst sst, Walker* walker, const Segments* segments, Py_ssize_t place
+) except -1 nogil:
+    """Whether another segment begins in the current block, whose keys are known by words."""
+    cdef const uint8_t* low
+    cdef size_t low_size
+    if walker.words_state == NO_WORDS or place + 1 >= segments.count:
+        return False
+    if walker.words_state == HAS_WORDS:
+        return True
+    _low_of(segments, place + 1, &low, &low_size)
+    return _is_in_block(sst, walker, low, low_size) and _make_words(walker)
+
+
+cdef bint _is_in_block(
+    Sst sst, Walker* walker, const uint8_t* key, size_t size
+) except -1 nogil:
+    """Whether a key behind the block's first one would be in the block."""
+    cdef const uint8_t* last
+    cdef const uint8_t* payload
+    cdef size_t last_size
+    if index_entry(&walker.index, walker.index_place, &last, &last_size, &payload):
+        sst.damaged(walker.index_offset, BLOCK_INDEX)
+    return compare(key, size, last, last_size) <= 0
+
+
+cdef bint _make_words(Walker* walker) noexcept nogil:
+    """Note each restart's key as a word: what follows the prefix that all of them share. False: one
+    of them is longer than that."""
+    cdef const KeyBlock* block = &walker.search.block
+    cdef size_t prefix = walker.search.shared, size
+    cdef const uint8_t* place
+    cdef uint32_t r
+    cdef void* room
+    walker.words_state = NO_WORDS
+    if walker.word_room < block.restart_count:
+        room = realloc(walker.words, <size_t> block.restart_count * sizeof(uint64_t))
+        if room == NULL:
+            return False
+        walker.words = <uint64_t*> room
+        walker.word_room = block.restart_count
+    for r in range(block.restart_count):
+        place = restart_place(block, r)
+        # Behind the entries lies the tail of the block: eight bytes can be read.
+        if place == NULL or place + 2 >= block.entries_end or place[0] or place[1] & 0x80:
+            return False
+        size = place[1]
+        if size > prefix + 8 or size <= prefix or place + 2 + size >= block.entries_end:
+            return False
+        walker.words[r] = _cut(__builtin_bswap64(load_u64(place + 2 + prefix)), size - prefix)
+    walker.words_state = HAS_WORDS
+    return True
+
+
+cdef inline uint64_t _cut(uint64_t word, size_t size) noexcept nogil:
+    """Keep the first bytes of a word, 1 to 8."""
+    return word & ((<uint64_t> -1) << (64 - 8 * size))
+
+
+cdef inline int _word_of(
+    const Walker* walker, const uint8_t* key, size_t size, uint64_t* word
+) noexcept nogil:
+    """What follows the prefix of the block's keys in this one, as far as it fits a word. -1 and 1: it
+    does not begin so, and is less, or greater, than all keys that do."""
+    cdef size_t prefix = walker.search.shared, left
+    cdef const uint8_t* first = restart_place(&walker.search.block, 0) + 2
+    cdef int order
+    if prefix:
+        order = compare(key, min(size, prefix), first, prefix)
+        if order:
+            return order
+    left = size - prefix
+    word[0] = 0
+    if left >= 8:
+        word[0] = __builtin_bswap64(load_u64(key + prefix))
+    elif left:
+        memcpy(word, key + prefix, left)
+        word[0] = __builtin_bswap64(word[0])
+    return 0
+
+
+cdef bint _walk_block(
+    Sst sst, Walker* walker, const Segments* segments, Py_ssize_t* place
+) except -1 nogil:
+    """Go on to the next segment with entries, by words as far as the block goes. It stands at the
+    first of them then, or does not stand: the segment is to be sought in another block, or by keys.
+    False: the file has no more entries."""
+    cdef const uint64_t* at
+    cdef uint64_t low, high
+    cdef int order
+    cdef uint32_t last = walker.search.block.restart_count - 1
+    cdef Words words
+    if walker.search.restart == NOWHERE:
+        walker.search.restart = 0
+    _begin_words(walker, &words, walker.search.restart)
+    while place[0] < segments.count:
+        at = segments.offsets + 2 * place[0]
+        order = _word_of(walker, segments.data + at[0], at[1] - at[0], &low)
+        if order > 0:
+            return _leave_block(sst, walker, segments, place[0])
+        if order == 0 and words.word < low:
+            _gallop_words(walker, &words, low)
+            while words.word < low:
+                if words.at >= words.end:
+                    if words.restart == last:
+                        return _leave_block(sst, walker, segments, place[0])
+                    _begin_words(walker, &words, words.restart + 1)
+                elif not _next_word(walker, &words):
+                    walker.words_state = NO_WORDS
+                    return _restart_block(sst, walker)
+        order = _word_of(walker, segments.data + at[1], at[2] - at[1], &high)
+        if order > 0 or (order == 0 and words.word <= high):
+            # It may hold the entry; if words are equal, the rest of the keys decides.
+            walker.search.key.size = 0
+            _enter_group(sst, walker, words.restart)
+            for _ in range(words.number + 1):
+                _advance(sst, walker)
+            walker.stands = True
+            return _go_on_to(
+                sst, walker, segments.data + at[0], at[1] - at[0]
+            )
+        place[0] += 1
+    return _restart_block(sst, walker)
+
+
+cdef bint _go_on_to(Sst sst, Walker* walker, const uint8_t* key, size_t size) except -1 nogil:
+    """Stand at the first entry from here on whose key is not less; False: there is none."""
+    while compare(walker.search.key.data, walker.search.key.size, key, size) < 0:
+        if not _advance(sst, walker):
+            return False
+    return True
+
+
+cdef bint _restart_block(Sst sst, Walker* walker) except -1 nogil:
+    """Have the next search in the block begin at its start."""
+    if enter_key_block(walker.key_block.data, walker.key_block.size, &walker.search):
+        sst.damaged(walker.key_offset, BLOCK_KEYS)
+    return True
+
+
+cdef bint _leave_block(
+    Sst sst, Walker* walker, const Segments* segments, Py_ssize_t place
+) except -1 nogil:
+    """All keys of the block are less than a segment's: stand at the next block's first entry, if the
+    index does not lead elsewhere. False: the file has no more entries."""
+    cdef const uint8_t* low
+    cdef size_t low_size
+    _low_of(segments, place, &low, &low_size)
+    _enter_group(sst, walker, walker.search.block.restart_count - 1)
+    walker.search.place = walker.search.group_end
+    if not _is_in_block(sst, walker, low, low_size):
+        return _restart_block(sst, walker)
+    walker.search.key.size = 0
+    walker.stands = True
+    return _advance(sst, walker) and _go_on_to(sst, walker, low, low_size)
+
+
+cdef inline void _begin_words(
+    const Walker* walker, Words* words, uint32_t restart
+) noexcept nogil:
+    """Stand at the first entry of a restart's group."""
+    cdef const KeyBlock* block = &walker.search.block
+    words.restart = restart
+    words.number = 0
+    words.word = walker.words[restart]
+    words.at = restart_place(block, restart)
+    words.at = _behind_numbers(words.at + 2 + words.at[1])
+    words.end = block.entries_end
+    if restart + 1 < block.restart_count:
+        words.end = restart_place(block, restart + 1)
+
+
+cdef inline void _gallop_words(const Walker* walker, Words* words, uint64_t low) noexcept nogil:
+    """Go on to the last restart that is not greater."""
+    cdef uint32_t first = words.restart, high = first + 1, middle, step = 1
+    cdef uint32_t count = walker.search.block.restart_count
+    while high < count and walker.words[high] <= low:
+        first = high
+        high += step
+        step *= 2
+    high = min(high, count)
+    while first + 1 < high:
+        middle = first + (high - first) // 2
+        if walker.words[middle] <= low:
+            first = middle
+        else:
+            high = middle
+    if first != words.restart:
+        _begin_words(walker, words, first)
+
+
+cdef inline const uint8_t* _behind_numbers(const uint8_t* place) noexcept nogil:
+    """The place behind an entry's flags and its four numbers; NULL: they are too large for this."""
+    cdef uint64_t ends = ~load_u64(place + 1) & <uint64_t> 0x8080808080808080
+    ends &= ends - 1
+    ends &= ends - 1
+    ends &= ends - 1
+    return place + 2 + (__builtin_ctzll(ends) >> 3) if ends else NULL
+
+
+cdef inline bint _next_word(const Walker* walker, Words* words) noexcept nogil:
+    """Stand at the group's next entry; False: its key is no word behind the prefix."""
+    cdef const uint8_t* at = words.at
+    cdef size_t prefix = walker.search.shared, kept, size
+    cdef uint64_t word
+    if at == NULL or (at[0] | at[1]) & 0x80:
+        return False
+    kept = <size_t> at[0] - prefix  # wraps if it is less, and is too large then
+    size = kept + at[1]
+    if kept > 7 or at[1] == 0 or size > 8 or at + 2 + at[1] >= words.end:
+        return False
+    word = __builtin_bswap64(load_u64(at + 2))
+    if kept:
+        word = (word >> (8 * kept)) | _cut(words.word, kept)
+    words.word = _cut(word, size)
+    words.number += 1
+    words.at = _behind_numbers(at + 2 + at[1])
+    return words.at != NULL and words.at <= words.end
 
 
 cdef int _load_index(Sst sst, Walker* walker, uint32_t partition) except -1 nogil:
@@ -204,6 +477,7 @@ cdef int _load_keys(Sst sst, Walker* walker, uint32_t place) except -1 nogil:
     walker.key_block = sst.load(walker.key_offset, walker.key_size, BLOCK_KEYS, USE_PROBE)
     if enter_key_block(walker.key_block.data, walker.key_block.size, &walker.search):
         sst.damaged(walker.key_offset, BLOCK_KEYS)
+    walker.words_state = UNKNOWN_WORDS
     return 0
 
 
