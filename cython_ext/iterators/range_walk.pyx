@@ -39,6 +39,8 @@ cdef enum:
     KEY_BYTES = 256
     MOST_KEYS = 1 << 14
     LEAST_KEYS = 256
+    LONG_KEY_BYTES = 64        # a portion of longer keys has fewer of them
+    SWEEP_BYTES = 12           # of a range, in the RangeSweep of whoever reads the portions
 
 
 cdef struct Tier:              # what the walk of a run or a memtable found
@@ -69,6 +71,7 @@ cdef class RangeWalk:
     cdef Py_ssize_t run_count
     cdef list held                # keeps files and memtables
     cdef uint32_t* places         # per key in `taken`: its distinct key in the portion; -1: none
+    cdef readonly int64_t most_keys  #: of a portion, from all tiers together
     cdef int64_t charged
 
     def __init__(
@@ -80,8 +83,7 @@ cdef class RangeWalk:
         self.stream = stream
         self.codec = codec
         self.budget = budget
-        self.taken.most_keys = min(<int64_t> MOST_KEYS, max(<int64_t> LEAST_KEYS, most // KEY_BYTES))
-        self.taken.most_bytes = max(<int64_t> 1, most // 4)
+        self.most_keys = min(<int64_t> MOST_KEYS, max(<int64_t> LEAST_KEYS, most // KEY_BYTES))
         self._put_segments()
         self._pay()
 
@@ -130,6 +132,7 @@ cdef class RangeWalk:
                 at[0] = <uint8_t> (number >> 8)
                 at[1] = <uint8_t> (number & 0xFF)
                 offsets[2 * s + side + 1] = self.bounds.size
+        reserve(&self.bounds, 8)
         self.segments.data = self.bounds.data
         self.segments.offsets = offsets
         self.segments.count = ranges.segment_count
@@ -140,7 +143,7 @@ cdef class RangeWalk:
         cdef int64_t held = <int64_t> (
             self.bounds.capacity + self.offsets.capacity + self.least.capacity
             + self.taken.keys.capacity + self.taken.ends.capacity + self.taken.bound.capacity
-        )
+        ) + self.ranges.nbytes + self.ranges.count * SWEEP_BYTES
         cdef Py_ssize_t t
         for t in range(self.tier_count):
             held += <int64_t> (self.tiers[t].hits.capacity * (sizeof(Hit) + sizeof(void*)))
@@ -173,7 +176,9 @@ cdef class RangeWalk:
         self.taken.keys.size = self.taken.ends.size = 0
         self.taken.has_bound = False
 
-    cdef int _begin_tier(self, Py_ssize_t tier) except -1:
+    cdef int _begin_tier(self, Py_ssize_t tier, Py_ssize_t most_keys) except -1:
+        self.taken.most_keys = max(<Py_ssize_t> 1, most_keys)
+        self.taken.most_bytes = self.taken.most_keys * LONG_KEY_BYTES
         if not 0 <= tier < self.tier_count or self.tiers[tier].count:
             raise ValueError(f"tier {tier} of {self.tier_count}")
         self.tiers[tier].first = self.taken.begun = self.taken.ends.size // 8
@@ -182,14 +187,14 @@ cdef class RangeWalk:
         memset(&self.taken.hits, 0, sizeof(HitList))
         return 0
 
-    def walk_run(self, Py_ssize_t run, list files not None) -> None:
-        """Walk the files of a run, in key order."""
+    def walk_run(self, Py_ssize_t run, list files not None, Py_ssize_t most_keys) -> None:
+        """Walk the files of a run, in key order, for so many keys at most."""
         cdef Tier* tier
         cdef Sst sst
         cdef Py_ssize_t place = self.reached
         cdef size_t before, i
         cdef void* room
-        self._begin_tier(run)
+        self._begin_tier(run, most_keys)
         tier = &self.tiers[run]
         try:
             for sst in files:
@@ -212,12 +217,14 @@ cdef class RangeWalk:
         tier.count = self.taken.ends.size // 8 - tier.first
         self._pay()
 
-    def walk_memtable(self, Py_ssize_t number, Memtable memtable not None) -> None:
-        """Walk a memtable."""
+    def walk_memtable(
+        self, Py_ssize_t number, Memtable memtable not None, Py_ssize_t most_keys
+    ) -> None:
+        """Walk a memtable, for so many keys at most."""
         cdef Tier* tier
         cdef Tree* tree = tree_of(memtable, self.stream)
         cdef Buffer entries
-        self._begin_tier(self.run_count + number)
+        self._begin_tier(self.run_count + number, most_keys)
         if tree == NULL:
             return
         tier = &self.tiers[self.run_count + number]

@@ -5,7 +5,7 @@ from lsmstate.cython_ext.sstable.sst_probe cimport HitList
 from lsmstate.cython_ext.sstable.sst_reader cimport Sst
 
 cdef struct Segments:        # disjoint ranges of stored keys, ascending
-    const uint8_t* data
+    const uint8_t* data      # eight bytes behind it can be read
     const uint64_t* offsets  # of 2 * count bounds: low, high, low, high ...
     Py_ssize_t count
 

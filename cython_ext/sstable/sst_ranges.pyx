@@ -7,11 +7,12 @@ one range to the next the walk gallops, over index entries, restarts, or ranges 
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
-from libc.string cimport memcpy, memset
+from libc.string cimport memset
 
 from lsmstate.cython_ext.base.coding cimport (
     Buffer, compare, load_u32, load_u64, put_bytes, put_u64, release,
 )
+from lsmstate.cython_ext.base.prefetch cimport prefetch_line
 from lsmstate.cython_ext.sstable.block cimport BLOCK_INDEX, BLOCK_KEYS, BLOCK_TOP
 from lsmstate.cython_ext.sstable.block_cache cimport CachedBlock
 from lsmstate.cython_ext.sstable.index_block cimport (
@@ -32,6 +33,7 @@ cdef uint32_t NOWHERE = 0xFFFFFFFF
 
 
 cdef enum:
+    AHEAD_RESTARTS = 8
     UNKNOWN_WORDS
     HAS_WORDS
     NO_WORDS
@@ -57,6 +59,8 @@ cdef struct Walker:
     KeySearch search
     bint stands              # at an entry, of `search`
     uint64_t* words          # of the block's restarts
+    const uint8_t* first_key # of the block
+    uint64_t prefix_word     # the first bytes of the prefix that the restarts' keys share
     uint32_t word_room
     int words_state
 
@@ -261,17 +265,32 @@ cdef bint _make_words(Walker* walker) noexcept nogil:
             return False
         walker.words = <uint64_t*> room
         walker.word_room = block.restart_count
+    for r in range(min(block.restart_count, <uint32_t> AHEAD_RESTARTS)):
+        prefetch_line(_restart(block, r))
     for r in range(block.restart_count):
-        place = restart_place(block, r)
+        if r + AHEAD_RESTARTS < block.restart_count:
+            prefetch_line(_restart(block, r + AHEAD_RESTARTS))
+        place = _restart(block, r)
         # Behind the entries lies the tail of the block: eight bytes can be read.
-        if place == NULL or place + 2 >= block.entries_end or place[0] or place[1] & 0x80:
+        if place + 2 >= block.entries_end or place[0] or place[1] & 0x80:
             return False
         size = place[1]
         if size > prefix + 8 or size <= prefix or place + 2 + size >= block.entries_end:
             return False
         walker.words[r] = _cut(__builtin_bswap64(load_u64(place + 2 + prefix)), size - prefix)
+    walker.first_key = _restart(block, 0) + 2
+    walker.prefix_word = 0
+    if prefix:
+        walker.prefix_word = _cut(
+            __builtin_bswap64(load_u64(walker.first_key)), min(prefix, <size_t> 8)
+        )
     walker.words_state = HAS_WORDS
     return True
+
+
+cdef inline const uint8_t* _restart(const KeyBlock* block, uint32_t index) noexcept nogil:
+    """A restart's place, which may lie outside the block; ``_make_words`` checks them all."""
+    return block.entries + load_u32(block.restarts + 4 * <size_t> index)
 
 
 cdef inline uint64_t _cut(uint64_t word, size_t size) noexcept nogil:
@@ -282,22 +301,23 @@ cdef inline uint64_t _cut(uint64_t word, size_t size) noexcept nogil:
 cdef inline int _word_of(
     const Walker* walker, const uint8_t* key, size_t size, uint64_t* word
 ) noexcept nogil:
-    """What follows the prefix of the block's keys in this one, as far as it fits a word. -1 and 1: it
+    """What follows the prefix of the block's keys in a bound, as far as it fits a word. -1 and 1: it
     does not begin so, and is less, or greater, than all keys that do."""
-    cdef size_t prefix = walker.search.shared, left
-    cdef const uint8_t* first = restart_place(&walker.search.block, 0) + 2
+    cdef size_t prefix = walker.search.shared
+    cdef uint64_t begin
     cdef int order
-    if prefix:
-        order = compare(key, min(size, prefix), first, prefix)
+    if prefix > 8 or size < prefix:
+        order = compare(key, min(size, prefix), walker.first_key, prefix)
         if order:
             return order
-    left = size - prefix
+    elif prefix:
+        begin = _cut(__builtin_bswap64(load_u64(key)), prefix)
+        if begin != walker.prefix_word:
+            return -1 if begin < walker.prefix_word else 1
+    size -= prefix
     word[0] = 0
-    if left >= 8:
-        word[0] = __builtin_bswap64(load_u64(key + prefix))
-    elif left:
-        memcpy(word, key + prefix, left)
-        word[0] = __builtin_bswap64(word[0])
+    if size:
+        word[0] = _cut(__builtin_bswap64(load_u64(key + prefix)), min(size, <size_t> 8))
     return 0
 
 
@@ -385,11 +405,11 @@ cdef inline void _begin_words(
     words.restart = restart
     words.number = 0
     words.word = walker.words[restart]
-    words.at = restart_place(block, restart)
+    words.at = _restart(block, restart)
     words.at = _behind_numbers(words.at + 2 + words.at[1])
     words.end = block.entries_end
     if restart + 1 < block.restart_count:
-        words.end = restart_place(block, restart + 1)
+        words.end = _restart(block, restart + 1)
 
 
 cdef inline void _gallop_words(const Walker* walker, Words* words, uint64_t low) noexcept nogil:

@@ -272,12 +272,16 @@ class LsmReader:
         asked = walk.key_range()
         if asked is not None:
             low, high = asked
-            # The largest comes first: it ends the portion, and others stop there.
+            # Tiers are taken to be alike, so each gets a share by its rows. The largest comes
+            # first: if it ends the portion, the others stop there.
+            least = walk.most_keys // (4 * (len(runs) + len(memtables)))
+            share = walk.most_keys / max(1, sum(tier.rows for tier in (*runs, *memtables)))
             for at in sorted(range(len(runs)), key=lambda at: -runs[at].rows):
                 files = [f for f in runs[at].files if f.max_key >= low and f.min_key < high]
-                walk.walk_run(at, [self._tables.open(self._directory, file) for file in files])
+                tables = [self._tables.open(self._directory, file) for file in files]
+                walk.walk_run(at, tables, max(least, int(share * runs[at].rows)))
             for at, table in enumerate(memtables):
-                walk.walk_memtable(at, table)
+                walk.walk_memtable(at, table, max(least, int(share * table.rows)))
         return walk.keys()
 
     def _may_have_retractions(self, stream: str) -> bool:
