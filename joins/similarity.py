@@ -16,7 +16,7 @@ _STATE_HERE = ("memory", "backend", "state_dir")
 _ON_SPARK = "has no effect on a similarity join in plain Python; leave it out"
 
 #: How candidates are found; all give the same pairs.
-Algorithm = Literal["auto", "tiles", "grid", "pivots"]
+Algorithm = Literal["auto", "tiles", "grid", "pivots", "keys"]
 How = Literal["inner", "anti"]
 
 

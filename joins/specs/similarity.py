@@ -38,7 +38,7 @@ VECTOR_METRICS: Final = (
 JACCARD: Final = "jaccard"
 LEVENSHTEIN: Final = "levenshtein"
 METRICS: Final = (*VECTOR_METRICS, JACCARD, LEVENSHTEIN)
-ALGORITHMS: Final = ("auto", "tiles", "grid", "pivots")
+ALGORITHMS: Final = ("auto", "tiles", "grid", "pivots", "keys")
 HOW: Final = ("inner", "anti")
 
 #: The length of windows, or their length and their slide.
@@ -59,6 +59,14 @@ PIVOTS: Final = StreamSchema(
     pa.schema([("pivot", pa.int64())]),
     pa.schema([("point", pa.list_(pa.float64()))]),
 )
+#: How often members of sets were seen, by ranking.
+RANKINGS: Final = StreamSchema(
+    "@rankings",
+    pa.schema([("ranking", pa.int64())]),
+    pa.schema([("member", pa.int64()), ("count", pa.int64())]),
+)
+#: A generated key.
+KEY: Final = "@key"
 REACHES: Final = StreamSchema(
     "@reaches",
     pa.schema([("pivot", pa.int64())]),
@@ -135,6 +143,7 @@ class SimilaritySpec:
                 "how='anti' keeps the rows of one stream that have no earlier partner, and there "
                 f"are the streams {', '.join(streams)}; give one stream"
             )
+        _check_algorithm(spec)
         for stream, column in columns.items():
             _check_type(spec.metric, f"{stream}.{column}", streams[stream].field(column).type)
         if distance is not None and distance.lower() in map(str.lower, spec._pair_schema.names):
@@ -195,14 +204,17 @@ class SimilaritySpec:
         streams = tuple(
             StreamSchema(name, self.place_schema, schema) for name, schema in self.stored.items()
         )
+        if has_keys(self):
+            streams = (*streams, *(keys_stream(self, name) for name in self.streams))
         if self.event_time is not None:
             streams = self.event_time.expiring(streams, self.owners)
-        return (*streams, FACTS, PIVOTS, REACHES)
+        return (*streams, FACTS, *((RANKINGS,) if has_keys(self) else (PIVOTS, REACHES)))
 
     @property
     def owners(self) -> Mapping[str, str]:
         """By stream of the store, whose rows it holds."""
-        return {name: name for name in self.streams}
+        own = {name: name for name in self.streams}
+        return {**own, **{keys_name(name): name for name in self.streams}}
 
     @cached_property
     def _pair_schema(self) -> pa.Schema:
@@ -272,10 +284,46 @@ def checked_metric(metric: object) -> str:
     return str(metric)
 
 
+def has_keys(spec: SimilaritySpec) -> bool:
+    """Whether rows are found by generated keys."""
+    if spec.algorithm not in ("auto", "keys"):
+        return False
+    if spec.metric == LEVENSHTEIN:
+        return True
+    if spec.metric != JACCARD:
+        return False
+    kinds = [spec.streams[n].field(c).type.value_type for n, c in spec.columns.items()]
+    is_text = all(pa.types.is_string(k) or pa.types.is_large_string(k) for k in kinds)
+    return is_text or all(map(pa.types.is_integer, kinds))
+
+
+def keys_name(stream: str) -> str:
+    """The name of the stream of generated keys of a stream's rows."""
+    return f"{stream} (keys)"
+
+
+def keys_stream(spec: SimilaritySpec, stream: str) -> StreamSchema:
+    """The stream of generated keys of a stream's rows: which rows lie under each."""
+    rows = pa.schema([(HOME, pa.int64())])
+    if spec.event_time is not None:
+        rows = rows.append(spec.streams[stream].field(spec.event_time.columns[stream]))
+    return StreamSchema(keys_name(stream), pa.schema([*spec.key_schema, (KEY, pa.int64())]), rows)
+
+
 def _choose(name: str, value: object, known: Iterable[str]) -> None:
     if not isinstance(value, str) or value not in known:
         raise InvalidArgumentError(
             f"{name}={value!r} is unknown{nearest(str(value), tuple(known))}"
+        )
+
+
+def _check_algorithm(spec: SimilaritySpec) -> None:
+    fitting = {"keys": (JACCARD, LEVENSHTEIN), "grid": VECTOR_METRICS, "pivots": VECTOR_METRICS}
+    known = fitting.get(spec.algorithm, (spec.metric,))
+    if spec.metric not in known or (spec.algorithm == "grid" and spec.metric == "hamming"):
+        raise InvalidArgumentError(
+            f"algorithm={spec.algorithm!r} does not find pairs by metric={spec.metric!r}; leave "
+            "algorithm out"
         )
 
 

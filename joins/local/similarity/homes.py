@@ -33,14 +33,21 @@ _MIXERS: Final = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9)
 class Index(Protocol):
     """Places of rows, and what may match."""
 
-    def homes(self, values: Any, rows: int) -> tuple[Homes, Orders]:
-        """Where rows are to be stored: under a home, and in which order there."""
+    def homes(self, values: Any, arrivals: Numbers) -> tuple[Homes, Orders]:
+        """Where rows are to be stored, with the numbers of their arrival: under a home, and in
+        which order there."""
         ...
 
     def near(
         self, stream: str, values: Any, keys: pa.RecordBatch, max_bytes: int
-    ) -> tuple[Groups, Iterator[Stretches]]:
+    ) -> Iterator[tuple[Groups, Iterator[Stretches]]]:
         """Stored rows of a stream that may match rows with these values and equal columns."""
+        ...
+
+    def add(
+        self, stream: str, values: Any, rows: pa.RecordBatch, keys: pa.RecordBatch, homes: Homes
+    ) -> None:
+        """Store what leads to rows, before they are stored."""
         ...
 
     def writes(self) -> Sequence[Mutation]:
@@ -55,30 +62,40 @@ def can_use_grid(spec: SimilaritySpec, dimension: int | None) -> bool:
     return 1 <= dimension <= GRID_DIMENSIONS and space_of(spec) is not None
 
 
-class Blocks:
+class OnePlace:
+    """The part of an index whose rows lie in one place each."""
+
+    def add(
+        self, stream: str, values: Any, rows: pa.RecordBatch, keys: pa.RecordBatch, homes: Homes
+    ) -> None:
+        """Nothing leads to a row but its place."""
+
+    def writes(self) -> Sequence[Mutation]:
+        """Nothing is remembered."""
+        return ()
+
+
+class Blocks(OnePlace):
     """All rows of equal columns in one home, as they arrive."""
 
     def __init__(self, spec: SimilaritySpec, store: MultimapStore) -> None:
         self._store = store
 
-    def homes(self, values: Any, rows: int) -> tuple[Homes, Orders]:
+    def homes(self, values: Any, arrivals: Numbers) -> tuple[Homes, Orders]:
         """One home."""
-        return np.zeros(rows, np.int64), np.zeros(rows)
-
-    def writes(self) -> Sequence[Mutation]:
-        """Nothing."""
-        return ()
+        return np.zeros(len(arrivals), np.int64), np.zeros(len(arrivals))
 
     def near(
         self, stream: str, values: Any, keys: pa.RecordBatch, max_bytes: int
-    ) -> tuple[Groups, Iterator[Stretches]]:
+    ) -> Iterator[tuple[Groups, Iterator[Stretches]]]:
         """All rows with the same equal columns."""
         if not keys.num_columns:
-            return Groups.one(len(values)), self._all(stream, max_bytes)
+            yield Groups.one(len(values)), self._all(stream, max_bytes)
+            return
         members, starts = grouped(keys)
         equal = keys.take(pa.array(members[starts[:-1]]))
         bounds = RangeBounds(equal=equal)
-        return Groups(members, starts), ranged(self._store, stream, bounds, max_bytes)
+        yield Groups(members, starts), ranged(self._store, stream, bounds, max_bytes)
 
     def _all(self, stream: str, max_bytes: int) -> Iterator[Stretches]:
         for rows in self._store.scan(stream, max_bytes):
@@ -86,7 +103,7 @@ class Blocks:
             yield Stretches(rows, np.zeros(1, np.int64), np.zeros(1, np.int64), ends)
 
 
-class Grid:
+class Grid(OnePlace):
     """Strips a little wider than the threshold, each ordered by the last coordinate. Partners lie
     in a strip or beside it, and no further along it than the threshold."""
 
@@ -96,14 +113,10 @@ class Grid:
         self._reach = space.reach * (1 + _ROOM)
         self._width = self._reach or 1.0
 
-    def homes(self, values: Matrix, rows: int) -> tuple[Homes, Orders]:
+    def homes(self, values: Matrix, arrivals: Numbers) -> tuple[Homes, Orders]:
         """The strip of each vector, and where it lies along it."""
         points = self._space.points(values)
         return _numbered(self._strips(points)), points[:, -1].copy()
-
-    def writes(self) -> Sequence[Mutation]:
-        """Nothing: a grid follows from the threshold."""
-        return ()
 
     def _strips(self, points: Matrix) -> npt.NDArray[np.float64]:
         with np.errstate(over="ignore"):
@@ -111,7 +124,7 @@ class Grid:
 
     def near(
         self, stream: str, values: Matrix, keys: pa.RecordBatch, max_bytes: int
-    ) -> tuple[Groups, Iterator[Stretches]]:
+    ) -> Iterator[tuple[Groups, Iterator[Stretches]]]:
         """The stretches of the same strip and of all beside it."""
         points = self._space.points(values)
         strips = self._strips(points)
@@ -127,7 +140,7 @@ class Grid:
             high = np.nextafter(along + self._reach, np.inf)
         equal = with_home(keys, around)
         bounds = RangeBounds(equal=equal, low=pa.array(low), high=pa.array(high))
-        return Groups.single(rows), ranged(self._store, stream, bounds, max_bytes)
+        yield Groups.single(rows), ranged(self._store, stream, bounds, max_bytes)
 
 
 def _numbered(strips: npt.NDArray[np.float64]) -> Homes:

@@ -100,7 +100,7 @@ class VectorMeasure:
         """In float64, summed in a fixed order."""
         return exact.distances(self._code, a, a_places, b, b_places)
 
-    def panels(self, queries: Matrix) -> "VectorPanels | None":
+    def panels(self, queries: Matrix) -> "Panels | None":
         """Tiles of float32, unless a query is too long for them."""
         if self._metric == "haversine":
             return _chord_panels(queries, self._threshold)
@@ -194,7 +194,7 @@ class _ChordPanels:
         return self._panels.candidates(on_sphere(stored), first, last)
 
 
-def _chord_panels(queries: Matrix, threshold: float) -> Any:
+def _chord_panels(queries: Matrix, threshold: float) -> _ChordPanels:
     points = on_sphere(queries)
     lengths = np.ones(len(points))
     return _ChordPanels(VectorPanels("l2", points, lengths, chord(threshold)))

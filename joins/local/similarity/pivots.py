@@ -18,9 +18,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lsmstate.joins.local.similarity.homes import Homes, grouped, ranged, with_home
+from lsmstate.joins.local.similarity.homes import (
+    Homes,
+    OnePlace,
+    grouped,
+    ranged,
+    with_home,
+)
 from lsmstate.joins.local.similarity.spaces import Space, longest
-from lsmstate.joins.local.similarity.stretches import Groups, Orders, Stretches
+from lsmstate.joins.local.similarity.stretches import Groups, Numbers, Orders, Stretches
 from lsmstate.joins.local.similarity.vectors import Matrix
 from lsmstate.joins.specs.similarity import PIVOTS, REACHES, SimilaritySpec
 from lsmstate.store import MultimapStore, Mutation, RangeBounds, StreamSchema
@@ -40,7 +46,7 @@ _WORTH: Final = 0.6
 _SAMPLE: Final = 256
 
 
-class Pivots:
+class Pivots(OnePlace):
     """The index by pivots."""
 
     def __init__(
@@ -86,9 +92,9 @@ class Pivots:
                 else:
                     self._low[at], self._high[at] = least, most
 
-    def homes(self, values: Matrix, rows: int) -> tuple[Homes, Orders]:
+    def homes(self, values: Matrix, arrivals: Numbers) -> tuple[Homes, Orders]:
         """The nearest pivot of each vector, and the distance to it."""
-        points = self._space.points(values)
+        points, rows = self._space.points(values), len(arrivals)
         self._longest = max(self._longest, longest(points))
         self._learn(points)
         self._seen += rows
@@ -165,7 +171,7 @@ class Pivots:
 
     def near(
         self, stream: str, values: Matrix, keys: pa.RecordBatch, max_bytes: int
-    ) -> tuple[Groups, Iterator[Stretches]]:
+    ) -> Iterator[tuple[Groups, Iterator[Stretches]]]:
         """The rings of all worksets in reach, and the rows that came before the pivots."""
         points = self._space.points(values)
         count = len(points)
@@ -196,7 +202,7 @@ class Pivots:
         equal = places.take(pa.array(order[starts[:-1]]))
         bounds = RangeBounds(equal=equal, low=pa.array(low), high=pa.array(high))
         groups = Groups(rows[order], starts, sorted_orders, reach)
-        return groups, ranged(self._store, stream, bounds, max_bytes, with_orders=True)
+        yield groups, ranged(self._store, stream, bounds, max_bytes, with_orders=True)
 
 
 def _spread(points: Matrix, count: int) -> Matrix:

@@ -21,6 +21,7 @@ from lsmstate.joins.local.parts.pair_order import content_hashes, is_greater
 from lsmstate.joins.local.parts.results import Results, check_finished
 from lsmstate.joins.local.parts.row_picks import Picked
 from lsmstate.joins.local.similarity.homes import Blocks, Grid, Index, can_use_grid, placed
+from lsmstate.joins.local.similarity.keyed import Keyed
 from lsmstate.joins.local.similarity.measures import (
     Measure,
     Panels,
@@ -33,7 +34,7 @@ from lsmstate.joins.local.similarity.spaces import space_of
 from lsmstate.joins.local.similarity.stretches import Groups, Stretches, pairs_of
 from lsmstate.joins.local.similarity.vectors import arrived
 from lsmstate.joins.protocols import Batch, Context, Role
-from lsmstate.joins.specs.similarity import ARRIVAL, FACTS, SimilaritySpec, Window
+from lsmstate.joins.specs.similarity import ARRIVAL, FACTS, SimilaritySpec, Window, has_keys
 from lsmstate.schema.arrow_sizes import pieces_of, row_sizes
 from lsmstate.schema.batches import as_batch
 from lsmstate.store import MultimapStore, Mutation
@@ -95,6 +96,8 @@ class SimilarityJoin(KeepsAllRows):
 
     def _index_of(self, dimension: int | None) -> Index:
         spec, store, space = self._spec, self._store, space_of(self._spec)
+        if has_keys(spec):
+            return Keyed(spec, store, self._arrived)
         if space is not None and can_use_grid(spec, dimension):
             return Grid(spec, store, space)
         is_wanted = spec.algorithm in ("auto", "pivots") and dimension is not None
@@ -143,7 +146,7 @@ class SimilarityJoin(KeepsAllRows):
         if not count:
             return
         values = self._values(stream, mine.rows)
-        homes, orders = self._index.homes(values, count)
+        homes, orders = self._index.homes(values, mine.arrivals)
         places = placed(self._spec.place_schema, mine.keys, homes, orders)
         arrivals = pa.array(mine.arrivals, pa.int64())
         stored = pa.RecordBatch.from_arrays(
@@ -154,6 +157,7 @@ class SimilarityJoin(KeepsAllRows):
             facts[_DIMENSION] = self._dimension
         # First: rows that are there without their numbers would be numbered again.
         self._store.write([_fact_write(facts), *self._index.writes()])
+        self._index.add(stream, values, mine.rows, mine.keys, homes)
         self._store.append(stream, stored, places)
         self._arrived += count
 
@@ -201,8 +205,21 @@ class SimilarityJoin(KeepsAllRows):
         """Stored rows, and the pairs of one of ``mine`` with one of them that are results."""
         other = self._other(stream)
         values = self._values(stream, mine.rows)
-        groups, pieces = self._index.near(other, values, mine.keys, self._piece_bytes)
-        compared = _Compared(self._measure, values, groups)
+        found = self._index.near(other, values, mine.keys, self._piece_bytes)
+        for groups, pieces in found:
+            compared = _Compared(self._measure, values, groups)
+            yield from self._compared(stream, other, mine, groups, pieces, compared)
+
+    def _compared(
+        self,
+        stream: str,
+        other: str,
+        mine: "Queries",
+        groups: Groups,
+        pieces: Iterator[Stretches],
+        compared: "_Compared",
+    ) -> Iterator[tuple[pa.RecordBatch, Places, Places, npt.NDArray[np.float64]]]:
+        values = compared.values
         for piece in pieces:
             stored = compared.stored = self._values(other, piece.rows)
             is_pair = self._filter(stream, mine, other, piece)
@@ -290,7 +307,7 @@ def microseconds(column: pa.Array) -> Numbers:
     """Time stamps as numbers, finer ones rounded down."""
     values = column.view(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
     step = 1000 ** (2 - UNITS.index(column.type.unit))
-    return values * int(step) if step >= 1 else values // round(1 / step)
+    return np.asarray(values * int(step) if step >= 1 else values // round(1 / step))
 
 
 class _Compared:
@@ -299,7 +316,7 @@ class _Compared:
 
     def __init__(self, measure: Measure, values: Any, groups: Groups) -> None:
         self._measure = measure
-        self._values = values
+        self.values = values
         self._groups = groups
         self._panels: dict[int, Panels | None] = {}
         self._kept = 0
@@ -324,7 +341,7 @@ class _Compared:
                 self._panels.clear()
                 self._kept = int(stop - start)
             self._panels[group] = self._measure.panels(
-                self._values[self._groups.members[start:stop]]
+                self.values[self._groups.members[start:stop]]
             )
         panels = self._panels[group]
         stored = self.stored[part]

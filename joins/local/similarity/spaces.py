@@ -48,7 +48,7 @@ class Space:
         if self.is_euclidean:
             squares = exact.squared_norms(points)[:, None] + exact.squared_norms(pivots)
             if squares.max(initial=0.0) < 1e300:
-                return np.sqrt(np.maximum(squares - 2 * (points @ pivots.T), 0))
+                return np.asarray(np.sqrt(np.maximum(squares - 2 * (points @ pivots.T), 0)))
         queries = np.repeat(np.arange(len(points), dtype=np.int32), len(pivots))
         places = np.tile(np.arange(len(pivots), dtype=np.int32), len(points))
         code = 0 if self.is_euclidean else VECTOR_METRICS.index(self.metric)

@@ -226,3 +226,79 @@ def test_pairs_in_time_are_those_of_brute_force(window: Any, seed: int, tmp_path
             is_near |= np.logical_and.outer(inside, inside)
     close = np.triu((all_distances("l2", points, points) <= 1) & is_near, 1)
     assert {(a, b) for a, b, _ in found} == set(map(tuple, np.argwhere(close).tolist()))
+
+
+def jaccard(a: list[str], b: list[str]) -> float:
+    union = set(a) | set(b)
+    return len(union - (set(a) & set(b))) / len(union) if union else 0.0
+
+
+@pytest.mark.parametrize("algorithm", ["auto", "tiles"])
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("kind", [pa.string(), pa.int32()])
+def test_sets_are_those_of_brute_force(
+    algorithm: Any, seed: int, kind: Any, tmp_path: Path
+) -> None:
+    rng = random.Random(seed)
+    words: list[Any] = [f"w{n}" for n in range(12)] if kind == pa.string() else list(range(12))
+    sets = [rng.choices(words, k=rng.randrange(8)) for _ in range(150)]
+    sets += [[*each, *each[:1]] for each in sets[::10]]
+    threshold = rng.choice([0, 0.2, 0.25, 0.5, 0.9])
+    schema = pa.schema([("id", pa.int64()), ("v", pa.list_(kind))])
+    backend = BACKENDS[seed % 3]
+    state = State(backend=backend, state_dir=None if backend == "memory" else str(tmp_path))
+    found: list[Any] = []
+    first = 0
+    arguments: Any = {"metric": "jaccard", "threshold": threshold, "algorithm": algorithm}
+    join = similarity_join({"a": schema}, "a.v ~ b.v", state=state, **arguments)
+    while first < len(sets):
+        count = rng.choice([1, 20, 60])
+        found += found_pairs(join.process("a", batch(sets[first : first + count], first, schema)))
+        first += count
+        if state.state_dir is not None and rng.random() < 0.4:
+            join.commit()
+            join.close()
+            join = similarity_join({"a": schema}, "a.v ~ b.v", state=state, **arguments)
+    join.close()
+    expected = {
+        (i, j) for j in range(len(sets)) for i in range(j) if jaccard(sets[i], sets[j]) <= threshold
+    }
+    assert len(found) == len(expected)
+    assert {(a, b) for a, b, _ in found} == expected
+    assert all(distance == jaccard(sets[a], sets[b]) for a, b, distance in found)
+
+
+def edits(a: str, b: str) -> int:
+    row = list(range(len(b) + 1))
+    for i, x in enumerate(a, 1):
+        last, row[0] = row[0], i
+        for j, y in enumerate(b, 1):
+            last, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, last + (x != y))
+    return row[-1]
+
+
+@pytest.mark.parametrize("most", [0, 1, 2, 3])
+@pytest.mark.parametrize("algorithm", ["auto", "tiles"])
+def test_texts_are_those_of_brute_force(algorithm: Any, most: int) -> None:
+    pytest.importorskip("rapidfuzz", reason="pip install 'lsmstate[similarity]'")
+    rng = random.Random(most)
+    texts = ["".join(rng.choices("abé", k=rng.randrange(14))) for _ in range(36)]
+    texts += ["".join(rng.choices("abc", k=rng.randrange(66, 72))) for _ in range(6)]
+    for text in list(texts):
+        place = rng.randrange(len(text) + 1)
+        texts.append(text[:place] + rng.choice(["", "x"]) + text[place + rng.randrange(2) :])
+    schema = pa.schema([("id", pa.int64()), ("v", pa.string())])
+    with similarity_join(
+        {"a": schema}, "a.v ~ b.v", metric="levenshtein", threshold=most, algorithm=algorithm
+    ) as join:
+        found = [
+            pair
+            for first in range(0, len(texts), 23)
+            for pair in found_pairs(
+                join.process("a", batch(texts[first : first + 23], first, schema))
+            )
+        ]
+    pairs = {(i, j): edits(texts[i], texts[j]) for j in range(len(texts)) for i in range(j)}
+    expected = {pair: float(found) for pair, found in pairs.items() if found <= most}
+    assert {(a, b): distance for a, b, distance in found} == expected
+    assert len(found) == len(expected)

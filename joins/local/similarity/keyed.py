@@ -1,0 +1,178 @@
+"""The index by generated keys: an equi-join of keys gives the numbers of rows that may be close."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from lsmstate.cython_ext.keys.key_codec import KeyCodec
+from lsmstate.joins.local.similarity.generated_keys import EditKeys, SetKeys, members_of
+from lsmstate.joins.local.similarity.homes import Homes, placed
+from lsmstate.joins.local.similarity.stretches import Groups, Numbers, Orders, Stretches
+from lsmstate.joins.specs.similarity import (
+    HOME,
+    KEY,
+    LEVENSHTEIN,
+    RANKINGS,
+    SimilaritySpec,
+    keys_stream,
+)
+from lsmstate.schema.arrow_sizes import pieces_of
+from lsmstate.store import MultimapStore, Mutation
+
+#: A new ranking of members begins when so many rows came.
+_RANKED_ROWS: Final = (0, 2_000, 50_000)
+#: Members that a ranking knows.
+_RANKED_MEMBERS: Final = 4096
+#: Pairs of a row and a stored row that share a key, at once.
+_STEP_PAIRS: Final = 1 << 19
+
+
+class Keyed:
+    """Each row has a home of its own, which is its number, and lies under its keys in a second
+    stream."""
+
+    def __init__(self, spec: SimilaritySpec, store: MultimapStore, arrived: int) -> None:
+        self._spec = spec
+        self._store = store
+        self._seen = arrived
+        self._is_text = spec.metric == LEVENSHTEIN
+        self._codec = KeyCodec(pa.schema([*spec.key_schema, (KEY, pa.int64())]))
+        self._new: Mutation | None = None
+        if self._is_text:
+            self._keys: EditKeys | SetKeys = EditKeys(int(spec.threshold))
+        else:
+            self._keys = SetKeys(1 - spec.threshold, self._rankings())
+
+    def _rankings(self) -> list[dict[int, int]]:
+        found: list[dict[int, int]] = []
+        for keys, rows in self._store.iterate(RANKINGS.name):
+            numbers = keys.column(0).to_pylist()
+            members, counts = (column.to_pylist() for column in rows.columns)
+            for number, member, count in zip(numbers, members, counts, strict=True):
+                while len(found) <= number:
+                    found.append({})
+                found[number][member] = count
+        return found
+
+    def homes(self, values: Any, arrivals: Numbers) -> tuple[Homes, Orders]:
+        """Each row's own number."""
+        if isinstance(self._keys, SetKeys):
+            self._rank(self._keys, values, len(arrivals))
+        self._seen += len(arrivals)
+        return arrivals.astype(np.int64), np.zeros(len(arrivals))
+
+    def _rank(self, keys: SetKeys, values: Any, count: int) -> None:
+        at = len(keys.rankings)
+        if at == len(_RANKED_ROWS) or self._seen + count < _RANKED_ROWS[at]:
+            return
+        found = keys.begin(map(members_of, values.to_pylist()), _RANKED_MEMBERS) or {_NOBODY: 0}
+        numbers = pa.array(np.full(len(found), at), pa.int64())
+        columns = [pa.array(list(found)), pa.array(list(found.values()), pa.int64())]
+        self._new = Mutation(
+            "append",
+            RANKINGS.name,
+            pa.RecordBatch.from_arrays([numbers], schema=RANKINGS.key),
+            pa.RecordBatch.from_arrays(columns, schema=RANKINGS.rows),
+        )
+
+    def writes(self) -> Sequence[Mutation]:
+        """A new ranking."""
+        found, self._new = self._new, None
+        return () if found is None else (found,)
+
+    def add(
+        self, stream: str, values: Any, rows: pa.RecordBatch, keys: pa.RecordBatch, homes: Homes
+    ) -> None:
+        """Store the keys of rows."""
+        owners, numbers = self._keys_of(values, is_stored=True)
+        if not len(owners):
+            return
+        under = self._under(keys, owners, numbers)
+        schema = keys_stream(self._spec, stream).rows
+        columns = [pa.array(homes[owners])]
+        columns += [rows.column(field.name).take(pa.array(owners)) for field in list(schema)[1:]]
+        stored = pa.RecordBatch.from_arrays(columns, schema=schema)
+        self._store.append(keys_stream(self._spec, stream).name, stored, under)
+
+    def _keys_of(self, values: Any, *, is_stored: bool) -> tuple[Numbers, Numbers]:
+        """Rows, and beside each a key of its."""
+        make = self._keys.stored if is_stored else self._keys.asked
+        items = values.tolist() if self._is_text else map(members_of, values.to_pylist())
+        found = [make(each) for each in items]
+        lengths = np.array([len(each) for each in found], np.int64)
+        numbers = np.array([key for each in found for key in each], np.int64)
+        return np.repeat(np.arange(len(found)), lengths), numbers
+
+    def _under(self, keys: pa.RecordBatch, owners: Numbers, numbers: Numbers) -> pa.RecordBatch:
+        columns = keys.take(pa.array(owners)).columns if keys.num_columns else []
+        schema = pa.schema([*self._spec.key_schema, (KEY, pa.int64())])
+        return pa.RecordBatch.from_arrays([*columns, pa.array(numbers)], schema=schema)
+
+    def near(
+        self, stream: str, values: Any, keys: pa.RecordBatch, max_bytes: int
+    ) -> Iterator[tuple[Groups, Iterator[Stretches]]]:
+        """The rows that share a key, each once for each arriving row."""
+        owners, numbers = self._keys_of(values, is_stored=False)
+        if not len(owners):
+            return
+        encoded = self._codec.encode(self._under(keys, owners, numbers))
+        distinct, starts = encoded.distinct()
+        of_key = np.empty(len(owners), np.int64)
+        order = encoded.order.astype(np.int64)
+        of_key[order] = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+        name = keys_stream(self._spec, stream).name
+        probe = self._store.probe(name, distinct)
+        counts = np.asarray(probe.counts)[of_key]
+        totals = np.zeros(len(values), np.int64)
+        np.add.at(totals, owners, counts)
+        for part in pieces_of(totals, _STEP_PAIRS):
+            wanted = (owners >= part.start) & (owners < part.stop) & (counts > 0)
+            if not wanted.any():
+                continue
+            pairs = self._pairs(probe, owners[wanted], of_key[wanted], max_bytes)
+            yield self._fetched(stream, keys, pairs, max_bytes)
+
+    def _pairs(
+        self, probe: Any, owners: Numbers, of_key: Numbers, max_bytes: int
+    ) -> tuple[Numbers, Numbers]:
+        """Arriving rows, and beside each the number of a stored row: every pair once, by number."""
+        order = np.argsort(of_key, kind="stable")
+        owners, of_key = owners[order], of_key[order]
+        who, homes = [], []
+        for found in probe.fetch(np.unique(of_key), max_bytes):
+            positions = np.asarray(found.positions)
+            first = np.searchsorted(of_key, positions)
+            sizes = np.searchsorted(of_key, positions, side="right") - first
+            begins = np.cumsum(sizes) - sizes
+            within = np.arange(int(sizes.sum())) - np.repeat(begins, sizes)
+            who.append(owners[np.repeat(first, sizes) + within])
+            homes.append(np.repeat(found.rows.column(HOME).to_numpy(), sizes))
+        pairs = np.unique(np.stack([np.concatenate(homes), np.concatenate(who)], 1), axis=0)
+        return pairs[:, 1], pairs[:, 0]
+
+    def _fetched(
+        self,
+        stream: str,
+        keys: pa.RecordBatch,
+        pairs: tuple[Numbers, Numbers],
+        max_bytes: int,
+    ) -> tuple[Groups, Iterator[Stretches]]:
+        members, homes = pairs
+        starts = np.flatnonzero(np.diff(homes, prepend=homes[:1] - 1))
+        distinct = homes[starts]
+        equal = keys.take(pa.array(members[starts])) if keys.num_columns else keys
+        places = placed(self._spec.place_schema, equal, distinct, np.zeros(len(distinct)))
+        groups = Groups(members, np.append(starts, len(members)))
+        return groups, self._rows(stream, places, max_bytes)
+
+    def _rows(self, stream: str, places: pa.RecordBatch, max_bytes: int) -> Iterator[Stretches]:
+        probe = self._store.probe(stream, places)
+        for found in probe.fetch(np.flatnonzero(probe.counts), max_bytes):
+            ends = np.arange(found.rows.num_rows)
+            yield Stretches(found.rows, np.asarray(found.positions), ends, ends + 1)
+
+
+#: Stands in a ranking of no members.
+_NOBODY: Final = 0
