@@ -274,7 +274,7 @@ class LsmReader:
             low, high = asked
             # Tiers are taken to be alike, so each gets a share by its rows. The largest comes
             # first: if it ends the portion, the others stop there.
-            least = walk.most_keys // (4 * (len(runs) + len(memtables)))
+            least = walk.most_keys // (4 * (len(runs) + len(memtables) + 1))
             share = walk.most_keys / max(1, sum(tier.rows for tier in (*runs, *memtables)))
             for at in sorted(range(len(runs)), key=lambda at: -runs[at].rows):
                 files = [f for f in runs[at].files if f.max_key >= low and f.min_key < high]
