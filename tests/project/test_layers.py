@@ -25,7 +25,8 @@ ORDER = {
         *("expiry", "remote", "tools", "cli"),
     ),
     "joins": (
-        *("conditions", "plan", "routing", "routing/skew", "routing/documents", "specs"),
+        *("conditions", "plan", "routing", "routing/skew", "routing/ranges", "routing/documents"),
+        "specs",
         *("local/parts", "local/inner", "local/theta", "local/changes", "local/rooted"),
         *("local/similarity", "local/timed", "local/documents"),
     ),

@@ -1,0 +1,1 @@
+"""Range routing: units hold ranges of a column, cut at quantiles of what was seen."""
