@@ -442,6 +442,11 @@ def _check_algorithm(
             "algorithm='tree' applies to append-only inner joins; leave algorithm out for other "
             "join types and changelogs"
         )
+    if algorithm == "tree" and isinstance(spec, ThetaSpec):
+        raise InvalidArgumentError(
+            f"algorithm='tree' joins by equalities alone, and the condition is {spec.on!r}; leave "
+            "algorithm out, or filter the results for what is no equality"
+        )
     if algorithm == "tree" and spec.event_time is not None:
         raise InvalidArgumentError(
             "algorithm='tree' joins over the full history; leave out algorithm, or event_time, "

@@ -36,6 +36,7 @@ from lsmstate.joins.conditions.predicate import (
 
 Sign = Literal["=", "<", "<=", ">", ">="]
 
+_SIGNS: Final[dict[str, Sign]] = {"<": "<", "<=": "<=", ">": ">", ">=": ">="}
 _FLIPPED: Final[dict[str, Sign]] = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
@@ -89,8 +90,8 @@ def restrictions_on(target: str, conjunct: Expression, streams: Streams) -> tupl
             return _within(target, conjunct, flipped, streams)
         case Compare("<" | "<=", Call("abs", (_,)), _):
             return _within(target, conjunct, conjunct, streams)
-        case Compare("<" | "<=" | ">" | ">=" as sign, left, right):
-            return _compared(target, conjunct, sign, left, right, streams)
+        case Compare(sign, left, right) if sign != "<>":
+            return _compared(target, conjunct, _SIGNS[sign], left, right, streams)
     return ()
 
 
@@ -100,7 +101,8 @@ def _within(
     """A distance is at most a length: neither it nor its opposite is more."""
     if target not in _of_two(compared):
         return ()
-    direct = _compared(target, conjunct, compared.sign, compared.left, compared.right, streams)
+    sign = _SIGNS[compared.sign]
+    direct = _compared(target, conjunct, sign, compared.left, compared.right, streams)
     if direct:  # of one stream each
         return direct
     assert isinstance(compared.left, Call)

@@ -206,6 +206,66 @@ class ThetaSpec:
         if stream not in self.streams:
             raise unknown("stream", stream, self.streams)
 
+    def equal_parts(self) -> tuple[Mapping[str, KeyPart], ...]:
+        """Values that are equal in every result, by the streams that have them: one of each."""
+        classes: list[dict[str, KeyPart]] = []
+        for conjunct in self.conjuncts:
+            pair = {
+                name: each.part
+                for name in self.streams
+                for each in restrictions_on(name, conjunct, self.streams)
+                if each.sign == "=" and each.is_exact
+            }
+            if len(pair) != 2:
+                continue
+            together = [c for c in classes if any(c.get(n) == part for n, part in pair.items())]
+            merged = dict(pair)
+            is_fit = True
+            for other in together:
+                is_fit = is_fit and all(merged.get(n, part) == part for n, part in other.items())
+                merged.update(other)
+            if is_fit:
+                classes = [c for c in classes if c not in together] + [merged]
+        return tuple(classes)
+
+    def unconnected(self) -> tuple[str, ...]:
+        """Streams that no condition connects to the first one: with them it is a product."""
+        reached = [next(iter(self.streams))]
+        for name in reached:
+            near = {n for c in self.conjuncts if name in streams_of(c) for n in streams_of(c)}
+            reached += [n for n in self.streams if n in near and n not in reached]
+        return tuple(name for name in self.streams if name not in reached)
+
+    def explained(self) -> tuple[str, ...]:
+        """How each part of the condition is used, and how rows of each stream find the others."""
+        lines = [f"condition {text_of(c)}: {', '.join(self._uses(c))}" for c in self.conjuncts]
+        for name, steps in self.steps.items():
+            ways = ", then ".join(_way(step) for step in steps)
+            lines.append(f"a row of {name} looks into {ways}")
+        for index in self.indexes:
+            lines.append(f"stored: {index.name}")
+        apart = self.unconnected()
+        if apart:
+            lines.append(
+                f"warning: no condition connects {', '.join(apart)} to {next(iter(self.streams))}, "
+                "so each of their rows meets each row of the others; most_results= bounds that"
+            )
+        return tuple(lines)
+
+    def _uses(self, conjunct: Expression) -> list[str]:
+        if len(streams_of(conjunct)) == 1:
+            return ["filters rows before they are stored"]
+        found: dict[str, None] = {}
+        for step in (step for steps in self.steps.values() for step in steps):
+            ranges = [r for r in (step.low, step.high) if r is not None]
+            if any(each.conjunct == conjunct for each in step.equal):
+                found[f"key of {step.target}"] = None
+            elif any(each.conjunct == conjunct for r in ranges for each in r.restrictions):
+                found[f"{step.kind} in {step.target}"] = None
+            if any(check.predicate == conjunct for check in step.checks):
+                found["checked on candidates"] = None
+        return list(found)
+
     def _steps_from(self, stream: str) -> list[Step]:
         known, steps = {stream}, []
         while len(known) < len(self.streams):
@@ -240,6 +300,20 @@ class ThetaSpec:
 
 #: The key, and the rows, of a stream that holds length classes.
 LENGTHS: Final = pa.schema([("length", pa.int16())])
+
+
+def _way(step: Step) -> str:
+    """How a stream is looked into, and what that reads."""
+    match step.kind:
+        case "scan":
+            return f"all rows of {step.target} (each of them is read for each batch)"
+        case "key":
+            return f"{step.target} by an equality (its equal rows are read)"
+        case "interval":
+            return f"{step.target} by an interval (one range per class of lengths is read)"
+    assert step.low is not None
+    is_open = not (step.low.lower and step.low.upper)
+    return f"{step.target} by a range{' without an end' if is_open else ''} (its rows are read)"
 
 
 def _check_is_true(condition: PairCondition) -> None:

@@ -1,7 +1,7 @@
 """Whether a join is one by any condition, because equalities do not connect its streams or because
 a range beside them finds fewer rows."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
@@ -31,11 +31,11 @@ def theta_spec(
     columns = {name: schema.names for name, schema in streams.items()}
     if not isinstance(on, str) or is_from_clause(on):
         return None
-    if _is_outer(how):
+    if is_outer(how):
         return None
     is_plain = emit in ("append", FINAL) and not changes
     is_timed = bool(told.columns or told.retention)
-    if equalities_connect(on, streams):
+    if equalities_connect(on, columns, streams):
         if not is_plain or is_timed or len(streams) > 2:
             return None
         found = ThetaSpec.create(streams, on)
@@ -57,25 +57,29 @@ def theta_spec(
     return ThetaSpec.create(streams, on)
 
 
-def _is_outer(how: How) -> bool:
+def is_outer(how: How) -> bool:
     """Whether a type of join is named that is not inner; wrong ones are told elsewhere."""
     kinds = how.values() if isinstance(how, Mapping) else [how]
     return any(str(kind).lower().strip() != "inner" for kind in kinds)
 
 
-def equalities_connect(on: str, streams: Mapping[str, pa.Schema]) -> bool:
-    """Whether each stream has a column that is equal to one of another, and all hang together."""
-    columns = {name: schema.names for name, schema in streams.items()}
+def equalities_connect(
+    on: str,
+    columns: Mapping[str, Sequence[str]],
+    streams: Mapping[str, pa.Schema] | None = None,
+) -> bool:
+    """Whether each stream has a column that is equal to one of another, and all hang together.
+    ``streams``: their types, if text is to be compared with a number in the number's type."""
     text, computed = with_computed(on, columns, streams)
     found = {name: [*names, *computed.of.get(name, {})] for name, names in columns.items()}
     pairs = [equated(each.predicate) for each in parse_conjuncts(text, found)]
-    reached = [next(iter(streams))]
+    reached = [next(iter(columns))]
     for name in reached:
         for pair in pairs:
             if pair is not None and name in (pair[0].stream, pair[1].stream):
                 other = pair[0].stream if pair[1].stream == name else pair[1].stream
                 reached += [other] if other not in reached else []
-    return len(reached) == len(streams)
+    return len(reached) == len(columns)
 
 
 def _has_narrow_range(spec: ThetaSpec) -> bool:

@@ -32,6 +32,7 @@ from lsmstate.spark_integration.joins.final import final_spec
 from lsmstate.spark_integration.joins.inner import coerced_graph, coerced_spec
 from lsmstate.spark_integration.joins.late_rows import check_late
 from lsmstate.spark_integration.joins.request import OPERATOR, InnerJoin, JoinRequest
+from lsmstate.spark_integration.joins.theta import Routings, ThetaRequest, any_condition
 from lsmstate.spark_integration.joins.watermarks import (
     check_not_named,
     timing_of,
@@ -63,6 +64,8 @@ def multiway_join(
     rows: Mapping[str, int] | None = None,
     shares: Mapping[str, int] | None = None,
     skew: Skew | None = None,
+    routing: Routings | None = None,
+    most_results: float | None = None,
     pins: Mapping[str, str] | None = None,
     time: Time = TIME,
     state: State = STATE,
@@ -133,6 +136,12 @@ def multiway_join(
             three or more, the rows of the largest stream of that key are spread and those of the
             others copied. For inner joins over the full history by one common key. Fixed by the
             first start.
+        routing: Where rows of an inner join go: "hash" by one key that all streams have; "shares"
+            along a grid of buckets, in which a stream without an equality has a dimension of its
+            own; "biclique", of two streams, to one bucket of their side, and to all of the other to
+            look for partners. Default: by the condition. Fixed by the first start.
+        most_results: Most results for each row of a batch, in joins whose streams are not all
+            connected by equalities; more fail the query. Default: more than 1,000 are logged.
         pins: Settings of your own by name, which the checkpoint keeps. A start with other ones, or
             without them, is refused.
         time: How long rows are kept, and what becomes of late ones: ``Time(retention=..., ...)``.
@@ -170,6 +179,18 @@ def multiway_join(
     condition = with_distance(
         condition, time.within, watermark_columns(streams), _columns(streams), _NO_TIME
     )
+    unfit = {
+        "skew": skew,
+        "within": time.within,
+        "result_time": result_time,
+        "retention": time.retention,
+    }
+    any_on = any_condition(streams, condition, how, emit, changes, routing, unfit)
+    if any_on is not None:
+        return ThetaRequest(
+            *(streams, any_on, checked, routing, rows, shares, pins or {}, most_results)
+        ).joined(OPERATOR)
+    _check_no_most_results(most_results)
     streams, condition, computed = with_computed_keys(streams, condition)
     typed, rest = _condition(streams, condition, how)
     is_final = emit == FINAL and not changes
@@ -228,6 +249,14 @@ def inner_join(
     inputs = _inputs(spark, streams, _condition(streams, on, "inner")[0].on)
     request = JoinRequest(streams, inputs, (), options, options.storage, rows, None, pins)
     return request.inner(_spec(inputs))
+
+
+def _check_no_most_results(most_results: float | None) -> None:
+    if most_results is not None:
+        raise InvalidArgumentError(
+            f"most_results={most_results!r} applies to joins whose streams are not all connected "
+            "by equalities; leave it out"
+        )
 
 
 def _inputs(

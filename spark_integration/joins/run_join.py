@@ -44,6 +44,7 @@ def run_join(
     late: LateRows = NO_LATE_ROWS,
     result_times: Callable[[pa.Schema], ResultTimes] | None = None,
     gives_picks: bool = False,
+    most_results: float | None = None,
 ) -> BucketFunction:
     """Make the function that Spark calls for each bucket and micro-batch.
 
@@ -56,6 +57,7 @@ def run_join(
         unmatched: What becomes of a retraction of a row that is not stored.
         late: What becomes of late rows.
         result_times: Makes what adds the event time to results; None: they have none.
+        most_results: Most results for each row of a batch; None: they are logged.
         gives_picks: Whether the plan has ``parts``, so that results may leave as picks.
 
     Returns:
@@ -76,6 +78,7 @@ def run_join(
             micro_batch=bucket.batch_id,
             watermark_us=bucket.watermark_us,
             unmatched=unmatched,
+            most_results=most_results,
             learned=learned(learned_as),
         )
         joined = make(spec, store, context)

@@ -4,11 +4,15 @@ import random
 from collections import Counter
 from tempfile import TemporaryDirectory
 
+import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lsmstate.errors import InvalidArgumentError
 from lsmstate.join import MultiwayJoin
-from lsmstate.joins.options import State
+from lsmstate.joins.options import State, Time
+from lsmstate.joins.specs.theta import ThetaSpec
 from support.examples import examples
 from support.theta_cases import SCHEMA, batch, every, expected, random_condition, rows
 
@@ -57,3 +61,84 @@ def check_one(seed: int, path: str) -> None:
 def test_any_condition_any_cut_and_any_restart(seed: int) -> None:
     with TemporaryDirectory() as path:
         check_one(seed, path)
+
+
+INTS = pa.schema([("n", pa.int64())])
+
+
+def test_a_product_is_bounded_by_most_results() -> None:
+    numbers = {"n": list(range(40))}
+    with MultiwayJoin({"a": INTS, "b": INTS}, on="TRUE", most_results=39) as join:
+        assert join.process("a", numbers).count() == 0
+        with pytest.raises(InvalidArgumentError, match="most_results=39 is the most for each row"):
+            join.process("b", numbers).count()
+
+
+def test_many_results_a_row_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    with MultiwayJoin({"a": INTS, "b": INTS}, on="TRUE") as join:
+        join.process("a", {"n": list(range(1001))}).close()
+        assert join.process("b", {"n": [1]}).count() == 1001
+    assert "1 rows of stream 'b' have more than 1,000 results each" in caplog.text
+
+
+def test_a_row_of_a_self_join_meets_itself_and_pairs_come_in_both_orders() -> None:
+    with MultiwayJoin({"a": INTS, "b": INTS}, on="abs(a.n - b.n) <= 1") as join:
+        found = [row for name in "ab" for row in join.process(name, {"n": [1, 2]}).rows()]
+    pairs = sorted((row["a_n"], row["b_n"]) for row in found)
+    assert pairs == [(1, 1), (1, 2), (2, 1), (2, 2)]
+
+
+def test_a_candidate_that_overflows_fails_and_other_rows_do_not() -> None:
+    most = (1 << 63) - 1
+    with MultiwayJoin({"a": INTS, "b": INTS}, on="a.n - b.n <= 5") as join:
+        join.process("a", {"n": [most, -most]}).close()
+        assert join.process("b", {"n": [0]}).count() == 1
+        with pytest.raises(InvalidArgumentError, match="fails on a row"):
+            join.process("b", {"n": [5]}).count()
+
+
+def test_an_equality_with_a_range_beside_it_reads_what_matches() -> None:
+    a = pa.schema([("k", pa.int64()), ("low", pa.int64()), ("high", pa.int64())])
+    b = pa.schema([("k", pa.int64()), ("t", pa.int64())])
+    with MultiwayJoin({"a": a, "b": b}, on="a.k = b.k AND b.t BETWEEN a.low AND a.high") as join:
+        join.process("b", {"k": [1] * 5000, "t": list(range(5000))}).close()
+        found = join.process("a", {"k": [1, 2], "low": [7, 7], "high": [9, 9]}).to_table()
+        assert found.column("t").to_pylist() == [7, 8, 9]
+        assert join.counts["candidates"] == 3
+        assert join.process("b", {"k": [1, 1], "t": [8, 10]}).to_table().num_rows == 1
+
+
+def test_one_long_interval_does_not_slow_down_points() -> None:
+    a = pa.schema([("x", pa.float64())])
+    b = pa.schema([("low", pa.float64()), ("high", pa.float64())])
+    low = [float(n) for n in range(2000)]
+    with MultiwayJoin({"a": a, "b": b}, on="a.x BETWEEN b.low AND b.high") as join:
+        join.process("b", {"low": low, "high": [n + 0.5 for n in low[:-1]] + [1e9]}).close()
+        assert join.process("a", {"x": [1500.25]}).count() == 1
+        assert join.counts["candidates"] < 10
+
+
+def test_options_of_joins_by_keys_are_refused() -> None:
+    streams = {"a": INTS, "b": INTS}
+    for options, words in (
+        ({"emit": "changes"}, "emit='changes': no equality connects all of the streams a, b"),
+        ({"algorithm": "tree"}, "algorithm='tree' joins by equalities alone"),
+        ({"time": Time(retention={"a": "1 day"})}, "retention: no equality connects"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=words):
+            MultiwayJoin(streams, on="a.n < b.n", **options)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match="the function soundex is not known here"):
+        MultiwayJoin(streams, on="a.n < b.n AND soundex(a.n) = 'x'")
+    with pytest.raises(InvalidArgumentError, match="is never true"):
+        MultiwayJoin(streams, on="a.n < b.n AND 1 = 2")
+
+
+def test_the_explanation_names_keys_ranges_and_checks() -> None:
+    streams = {"a": SCHEMA, "b": SCHEMA}
+    on = "a.s = b.s AND abs(a.d - b.d) <= 2 AND a.i > 3 AND a.i <> b.n"
+    told = "\n".join(ThetaSpec.create(streams, on).explained())
+    assert "condition a.s = b.s: key of b, key of a" in told
+    assert "range in b, checked on candidates" in told
+    assert "condition a.i > 3: filters rows before they are stored" in told
+    assert "condition a.i <> b.n: checked on candidates" in told
+    assert "a row of a looks into b by a range" in told
