@@ -262,5 +262,47 @@ class TableRouting(Routing, Protocol):
         ...
 
 
+class Observer(Protocol):
+    """Watches what one bucket stores in one micro-batch."""
+
+    def add(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch) -> None:
+        """Note rows that are stored, with their keys."""
+        ...
+
+    def kept(self) -> dict[str, Any]:
+        """What the next observer of the bucket needs, as JSON has it; to be committed with the
+        rows."""
+        ...
+
+    def observed(self) -> Observed:
+        """What the next table is made from."""
+        ...
+
+
+@runtime_checkable
+class ObservingRouting(TableRouting, Protocol):
+    """A routing whose buckets have observers, and whose first table is made from rows."""
+
+    def sampled_table(
+        self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch, micro_batch: int
+    ) -> Table:
+        """Make the first table from the first rows of one task. It has to be right for all rows,
+        however little these say of them."""
+        ...
+
+    def observer(
+        self, bucket: int, table: Any, kept: Mapping[str, Any] | None, *, is_last: bool
+    ) -> Observer:
+        """Watch what a bucket stores.
+
+        Args:
+            bucket: Its number.
+            table: The table of the micro-batch.
+            kept: What ``kept`` of the last observer of the bucket gave; None: it is the first.
+            is_last: Whether the next micro-batch may have another table.
+        """
+        ...
+
+
 #: Makes the local join of a spec over a store.
 MakesLocalJoin = Callable[[Any, Any, Context], LocalJoin]

@@ -17,6 +17,7 @@ from lsmstate.spark_integration.plan.options import OperatorOptions
 from lsmstate.spark_integration.plan.stateful_plan import StatefulPlan
 from lsmstate.spark_integration.skew.key_watch import skew_streams
 from lsmstate.spark_integration.stateful_operator.build import default_buckets, stateful_operator
+from lsmstate.spark_integration.tables.table_watch import table_streams
 
 
 def spec_operator(
@@ -68,7 +69,11 @@ def plan_of(
     return StatefulPlan(
         operator=operator,
         inputs=inputs.plans,
-        state=(*spec.stream_schemas, *skew_streams(skew, len(inputs.frames))),
+        state=(
+            *spec.stream_schemas,
+            *skew_streams(skew, len(inputs.frames)),
+            *table_streams(routing),
+        ),
         output=spec.output_schema,
         settings=settings,
         keeps_null_keys=False,

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from pyspark.sql.streaming.state import GroupState
 
-from lsmstate.joins.protocols import Role
+from lsmstate.joins.protocols import ObservingRouting, Role
 from lsmstate.options import MIB
 from lsmstate.spark_integration.checkpoint.attempt import (
     attempt_store,
@@ -32,6 +32,7 @@ from lsmstate.spark_integration.stateful_operator.borrowed_store import lent
 from lsmstate.spark_integration.stateful_operator.frames import FrameSpool, joined
 from lsmstate.spark_integration.stateful_operator.result_checks import checked_results
 from lsmstate.spark_integration.stateful_operator.result_frames import ResultFrame, ResultPacker
+from lsmstate.spark_integration.tables.table_watch import TableWatch
 
 OUTPUT_DDL: Final = "rows INT, payload BINARY, metrics ARRAY<BIGINT>, hottest STRING"
 _COLUMNS: Final = ("rows", "payload", "metrics", "hottest")
@@ -49,6 +50,7 @@ def stateful_function(plan: StatefulPlan, function: BucketFunction) -> StatefulF
     """The function that Spark calls per bucket. It yields frames of results and one row of
     metrics."""
     pacer = _Pacer()
+    observes = isinstance(plan.routing, ObservingRouting)
 
     def call(
         key: tuple[Any, ...], pieces: Iterator[pd.DataFrame], state: GroupState
@@ -81,6 +83,11 @@ def stateful_function(plan: StatefulPlan, function: BucketFunction) -> StatefulF
                 watch = KeyWatch(plan, store, run, bucket) if plan.skew else None
                 if watch is not None:
                     batches = watch.passing(batches)
+                observed = None
+                if observes and bucket.place >= 0:
+                    observed = TableWatch(plan, store, run, bucket)
+                if observed is not None:
+                    batches = observed.passing(batches)
                 waiting: list[ResultFrame] = []
                 with lent(store, bucket, measured.fan_out) as borrowed:
                     found = checked_results(function, bucket, batches, borrowed)
@@ -98,9 +105,13 @@ def stateful_function(plan: StatefulPlan, function: BucketFunction) -> StatefulF
                 if watch is not None:
                     measured.watched(watch.rows, watch.taken_rows)
                     watch.keep()
+                if observed is not None:
+                    observed.keep()
                 pointer = measured.commit(store)
                 if watch is not None:
                     watch.publish(pointer)
+                if observed is not None:
+                    observed.publish()
                 hottest = None if watch is None else watch.hottest()
                 yield _metrics(measured.result(store).values(), hottest)
         give_back()

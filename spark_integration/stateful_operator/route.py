@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pyarrow as pa
 
-from lsmstate.joins.protocols import Role
+from lsmstate.joins.protocols import Role, Router
 from lsmstate.joins.routing.hash import NO_BUCKET
 from lsmstate.spark_integration.checkpoint.task_run import current_run
 from lsmstate.spark_integration.columns.schemas import as_schema
@@ -29,12 +29,15 @@ def route_function(plan: StatefulPlan, number: int) -> RouteFunction:
         run = current_run(plan)
         ids = pa.array(run.pinned.bucket_ids, pa.int64()).to_numpy()
         packers = {role: FramePacker(number, run.partition, role) for role in Role}
-        router = router_of(plan, source, run)
+        router: Router | None = None
         for batch in batches:
             if not batch.num_rows:
                 continue
             rows = as_schema(batch, routed)
-            found = router.route(source.rows_of(rows), source.keys_of(rows))
+            own, keys = source.rows_of(rows), source.keys_of(rows)
+            if router is None:
+                router = router_of(plan, source, run, (source.name, own, keys))
+            found = router.route(own, keys)
             if not np.array_equal(found.positions, np.arange(rows.num_rows)):
                 rows = rows.take(pa.array(found.positions))
             if found.marks is not None:

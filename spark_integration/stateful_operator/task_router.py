@@ -4,14 +4,16 @@ table of the micro-batch."""
 from lsmstate.joins.protocols import Router
 from lsmstate.spark_integration.checkpoint.task_run import TaskRun
 from lsmstate.spark_integration.plan.stateful_plan import InputPlan, StatefulPlan
-from lsmstate.spark_integration.tables.versioned_tables import VersionedTables
+from lsmstate.spark_integration.tables.versioned_tables import Sample, VersionedTables
 
 
-def router_of(plan: StatefulPlan, source: InputPlan, run: TaskRun) -> Router:
-    """The router of one input, for one task."""
+def router_of(
+    plan: StatefulPlan, source: InputPlan, run: TaskRun, sample: Sample | None = None
+) -> Router:
+    """The router of one input, for one task. The first table may be made of its first rows."""
     routing = plan.routing.settled(run.pinned.buckets, run.pinned.adopted)
     tables = VersionedTables.of(plan, run)
-    table = None if tables is None else tables.table(run.batch_id)
+    table = None if tables is None else tables.table(run.batch_id, sample)
     return routing.router(source.name, source.rows, source.key, table)
 
 

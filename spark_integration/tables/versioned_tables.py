@@ -6,6 +6,9 @@
 - All tasks of a micro-batch, and its repetitions, must route by one table, and a late attempt must
   change nothing. So the first task that needs a table writes its file completely, and nobody
   changes it. All others read it, whenever they run.
+- The first table of some routings is made from rows (``ObservingRouting``): from the first ones of
+  the first task that has any. A task without rows makes none, and needs none. That table is right
+  for whatever rows come, so the one of micro-batch 0 counts for all starts.
 - What a table says is its routing's (``TableRouting``): a table is made from the one before, and
   from what the buckets have seen. A ``seen`` file that is missing, torn or of another attempt does
   no harm, but one about other rows would. So both kinds of file have the number of a start of the
@@ -24,9 +27,11 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, Final, Self
 
+import pyarrow as pa
+
 from lsmstate.cython_ext.base.file import remove
 from lsmstate.errors import CorruptionError, InvalidArgumentError
-from lsmstate.joins.protocols import Observed, Table, TableRouting
+from lsmstate.joins.protocols import Observed, ObservingRouting, Table, TableRouting
 from lsmstate.spark_integration.checkpoint.json_records import create_record, read_record
 from lsmstate.spark_integration.checkpoint.starts import UNTOLD, Starts, newest_starts, record_start
 from lsmstate.spark_integration.checkpoint.task_run import TaskRun
@@ -41,6 +46,9 @@ _TABLE: Final = re.compile(r"table-(?P<batch>\d{10,})(-(?P<start>\d{6,}))?\.json
 _SEEN: Final = re.compile(
     r"seen-(?P<batch>\d{10,})-(?P<bucket>\d{6,})-((?P<start>\d{6,})-)?.+\.json"
 )
+
+#: Some rows of a stream: its name, the rows, and their keys.
+Sample = tuple[str, pa.RecordBatch, pa.RecordBatch]
 
 _log: Final = logging.getLogger("lsmstate")
 
@@ -85,19 +93,24 @@ class VersionedTables:
             starts=run.starts,
         )
 
-    def table(self, batch_id: int) -> Table:
+    def table(self, batch_id: int, sample: Sample | None = None) -> Table:
         """The table of a micro-batch, always the same one. It is made now if no task asked for it.
+
+        ``sample``: rows of the task, of which the first table may be made. Without any, where no
+        table was made yet, it is the routing's initial one.
 
         CorruptionError if a table is damaged. Cost: one small read; every ``PERIOD`` micro-batches
         a directory and its small files.
         """
         first = _first(batch_id)
-        if first == 0:
+        if first == 0 and not isinstance(self._routing, ObservingRouting):
             return self._routing.initial_table
         path = self._table_path(first)
         found = read_record(path)
         if found is None:
-            found = self._made(first)
+            found = self._made(first, sample)
+            if found is None:
+                return self._routing.initial_table
             if create_record(path, found, sync=True):
                 self._remove_old(first)
             else:
@@ -126,10 +139,13 @@ class VersionedTables:
             name = f"seen-{batch_id:010d}-{observed.bucket:06d}-{start:06d}-{attempt}.json"
             create_record(os.path.join(self._directory, name), observed.to_json())
 
-    def _made(self, first: int) -> dict[str, Any]:
-        """The record of the next table, made from the last one."""
-        last = max((n for n in _tables(self._directory, self._starts) if n < first), default=0)
-        record = read_record(self._table_path(last)) if last else None
+    def _made(self, first: int, sample: Sample | None) -> dict[str, Any] | None:
+        """The record of the next table, made from the last one; None: it takes rows."""
+        last = max((n for n in _tables(self._directory, self._starts) if n < first), default=None)
+        if last is None and isinstance(self._routing, ObservingRouting):
+            return None if sample is None else self._sampled(first, sample)
+        record = None if last is None else read_record(self._table_path(last))
+        last = last or 0
         skipped = record.get(_SKIPPED, []) if record else []
         if last + PERIOD < first:
             skipped = [*skipped, [last + PERIOD, first - PERIOD]]
@@ -137,6 +153,13 @@ class VersionedTables:
         before = routing.table_from_json(record) if record else routing.initial_table
         table = routing.next_table(before, self._observed(first - 1), first)
         return {**table.to_json(), _SKIPPED: skipped}
+
+    def _sampled(self, first: int, sample: Sample) -> dict[str, Any]:
+        """The record of the first table. Buckets that were called before it had one that is gone
+        (``check_is_known``)."""
+        assert isinstance(self._routing, ObservingRouting)
+        table = self._routing.sampled_table(*sample, first)
+        return {**table.to_json(), _SKIPPED: [[0, first - PERIOD]] if first else []}
 
     def _observed(self, batch_id: int) -> list[Observed]:
         """What each bucket has seen. Of several attempts, the first by name counts. Files are
@@ -175,7 +198,7 @@ class VersionedTables:
         )
 
     def _table_path(self, first: int) -> str:
-        start = self._starts.before(first)
+        start = _start_of(self._starts, first)
         number = f"{first:010d}-{start:06d}" if start else f"{first:010d}"
         return os.path.join(self._directory, f"table-{number}.json")
 
@@ -213,7 +236,12 @@ def _tables(directory: str, starts: Starts) -> Iterator[int]:
 
 
 def _is_made_by(starts: Starts, table: re.Match[str]) -> bool:
-    return _start(table) == starts.before(_batch(table))
+    return _start(table) == _start_of(starts, _batch(table))
+
+
+def _start_of(starts: Starts, first: int) -> int:
+    """The start whose table counts from micro-batch ``first`` on."""
+    return starts.before(first) if first else 0
 
 
 def _is_seen_by(starts: Starts, seen: re.Match[str], batch_id: int) -> bool:

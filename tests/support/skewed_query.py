@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from lsmstate.errors import LsmStateError
+from lsmstate.joins.protocols import Spec
 from lsmstate.joins.routing.skew.spread import RouteTable, SpreadKey
 from lsmstate.joins.routing.skew.spread_router import SpreadRouting
 from lsmstate.joins.specs.one_key import JoinSpec
@@ -36,7 +37,7 @@ RETAINED = 3
 KEY = pa.schema([("k", pa.int64())])
 
 #: The rows of a micro-batch by stream: (key, number).
-Rows = dict[str, list[tuple[int, int]]]
+Rows = dict[str, list[tuple[int, ...]]]
 Results = Counter[tuple[Any, ...]]
 Pointers = dict[int, Any]
 
@@ -62,17 +63,15 @@ class SkewedQuery:
         names: str = "ab",
         backend: str = "lsm",
     ) -> None:
-        self.home, self.rng = home, rng
-        self.schemas = {n: pa.schema([("k", pa.int64()), (f"{n}_row", pa.int64())]) for n in names}
-        keys = dict.fromkeys(names, ("k",))
-        self.spec = JoinSpec(self.schemas, keys, KEY)
-        self.plan = StatefulPlan(
+        schemas = {n: pa.schema([("k", pa.int64()), (f"{n}_row", pa.int64())]) for n in names}
+        spec = JoinSpec(schemas, dict.fromkeys(names, ("k",)), KEY)
+        plan = StatefulPlan(
             operator="multiway_join",
             inputs=tuple(
-                InputPlan(n, rows, KEY, (0,), pa.schema([]), ()) for n, rows in self.schemas.items()
+                InputPlan(n, rows, KEY, (0,), pa.schema([]), ()) for n, rows in schemas.items()
             ),
-            state=(*self.spec.stream_schemas, *skew_streams(SPREAD, len(names))),
-            output=self.spec.output_schema,
+            state=(*spec.stream_schemas, *skew_streams(SPREAD, len(names))),
+            output=spec.output_schema,
             settings={},
             keeps_null_keys=False,
             output_mode="append",
@@ -84,6 +83,22 @@ class SkewedQuery:
             skew=SPREAD,
             routing=SpreadRouting(tuple(names)),
         )
+        on = " AND ".join(f"{names[0]}.k = {name}.k" for name in names[1:])
+        self.set_up(home, monkeypatch, rng, schemas, spec, plan, on)
+
+    def set_up(
+        self,
+        home: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        rng: random.Random,
+        schemas: dict[str, pa.Schema],
+        spec: Spec,
+        plan: StatefulPlan,
+        on: str,
+    ) -> None:
+        """Begin with a join; ``on`` is what it means to DuckDB."""
+        self.home, self.rng = home, rng
+        self.schemas, self.spec, self.plan, self.on = schemas, spec, plan, on
         self.function: Any = stateful_body.stateful_function(
             self.plan, run_join(self.spec, self.plan.inputs)
         )
@@ -147,8 +162,8 @@ class SkewedQuery:
             for name, schema in self.schemas.items():
                 db.register(name, table_of([r for ran in self.ran for r in ran.rows[name]], schema))
             columns = ", ".join(f"{name}.*" for name in names)
-            on = " AND ".join(f"{names[0]}.k = {name}.k" for name in names[1:])
-            expected = db.execute(f"SELECT {columns} FROM {', '.join(names)} WHERE {on}").fetchall()
+            found_by = f"SELECT {columns} FROM {', '.join(names)} WHERE {self.on}"
+            expected = db.execute(found_by).fetchall()
         found: Results = Counter()
         for shown in self.shown:
             found.update(shown)
@@ -233,8 +248,8 @@ def spread_keys(home: Path) -> tuple[SpreadKey, ...]:
     return table.keys
 
 
-def table_of(rows: list[tuple[int, int]], schema: pa.Schema) -> pa.Table:
-    columns = list(zip(*rows, strict=True)) or [[], []]
+def table_of(rows: list[tuple[int, ...]], schema: pa.Schema) -> pa.Table:
+    columns = list(zip(*rows, strict=True)) or [[] for _ in schema]
     return pa.table([pa.array(column, pa.int64()) for column in columns], schema=schema)
 
 

@@ -70,7 +70,11 @@ class RangeRouting:
         self, stream: str, rows: pa.Schema, keys: pa.Schema, table: RangeTable | None = None
     ) -> "RangeRouter":
         """The router of one stream under the table of a micro-batch."""
-        return RangeRouter(self.others[stream], stream, rows, table or self.initial_table)
+        return RangeRouter(self, stream, rows, table or self.initial_table)
+
+    def keys_of(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch) -> pa.RecordBatch:
+        """The columns value, low and high of rows: the keys that stand beside them."""
+        return keys
 
     @property
     def others(self) -> dict[str, tuple[str, ...]]:
@@ -88,7 +92,7 @@ class RangeRouting:
         self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch, micro_batch: int
     ) -> RangeTable:
         """The first table, from some rows of one stream."""
-        bounded = Bounded.of(keys)
+        bounded = Bounded.of(self.keys_of(stream, rows, keys))
         places = np.flatnonzero(bounded.matching())
         hashes = np.arange(len(places), dtype=np.uint64)
         sample = Sample(hashes, bounded.at(places), np.ones(len(places)))
@@ -144,7 +148,7 @@ class RangeRouting:
             kept: What ``kept`` of the last observer of the bucket gave.
             is_last: Whether the next micro-batch has another table.
         """
-        return RangeObserver(bucket, table, kept or {}, is_last)
+        return RangeObserver(self, bucket, table, kept or {}, is_last)
 
     @staticmethod
     def _with_held(closed: Closed, observed: Sequence[SeenRanges]) -> Closed:
@@ -156,9 +160,9 @@ class RangeRouter:
     """The router of one stream of ``RangeRouting``."""
 
     def __init__(
-        self, others: tuple[str, ...], stream: str, rows: pa.Schema, table: RangeTable
+        self, routing: RangeRouting, stream: str, rows: pa.Schema, table: RangeTable
     ) -> None:
-        self._others = others
+        self._routing = routing
         self._stream = stream
         self._codec = RowCodec(rows)
         self._table = table
@@ -166,7 +170,7 @@ class RangeRouter:
     def route(self, rows: pa.RecordBatch, keys: pa.RecordBatch) -> Routed:
         """Route rows by their keys (value, low, high). Cost: some vector operations on an array of
         rows by units, for each layout in which a row of the batch may find a match."""
-        bounded = Bounded.of(keys)
+        bounded = Bounded.of(self._routing.keys_of(self._stream, rows, keys))
         places = np.flatnonzero(bounded.matching())
         mine = bounded.at(places)
         contents = None
@@ -174,7 +178,7 @@ class RangeRouter:
             contents = content_hashes(rows.take(pa.array(places)), self._codec)
         own = self._table.layout.stored(self._stream, mine, contents)
         reached = np.zeros((len(places), self._table.layout.units), np.bool_)
-        for other in self._others:
+        for other in self._routing.others[self._stream]:
             reached |= self._table.reached(other, mine)
         reached[np.arange(len(places)), own] = True
         found, buckets = np.nonzero(reached)
@@ -186,10 +190,16 @@ class RangeObserver:
     """What one bucket stores in one micro-batch; made by ``RangeRouting.observer``."""
 
     def __init__(
-        self, bucket: int, table: RangeTable, kept: Mapping[str, Any], is_last: bool
+        self,
+        routing: RangeRouting,
+        bucket: int,
+        table: RangeTable,
+        kept: Mapping[str, Any],
+        is_last: bool,
     ) -> None:
         before = SeenRanges.from_json(bucket, kept)
         known = {table.micro_batch, *(closed.micro_batch for closed in table.closed)}
+        self._routing = routing
         self._bucket = bucket
         self._number = table.micro_batch
         self._held = {n: dict(held) for n, held in before.held.items() if n in known}
@@ -201,7 +211,7 @@ class RangeObserver:
     def add(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch) -> None:
         """Note rows that are stored. Cost: a few vector operations, and before the next table a
         hash of each row."""
-        bounded = Bounded.of(keys)
+        bounded = Bounded.of(self._routing.keys_of(stream, rows, keys))
         held = self._held.setdefault(self._number, {})
         held[stream] = held.get(stream, Held()).and_also(Held.of(bounded))
         if self._is_last:
