@@ -438,13 +438,13 @@ cdef class Bitmaps(PostingLists):
         cdef Term* terms = <Term*> self.terms.data
         cdef uint64_t[BLOCK_WORDS] shares
         cdef uint64_t[BLOCK_WORDS] differs
-        cdef uint64_t[BLOCK_WORDS] listed
+        cdef uint64_t[BLOCK_WORDS] kept
         cdef const uint64_t* with_value
         cdef const uint64_t* with_attribute
         cdef Py_ssize_t first = block * BLOCK_WORDS
         cdef Py_ssize_t n_words = min(<Py_ssize_t> BLOCK_WORDS, (limit + 63) // 64 - first)
         cdef uint32_t document, end = <uint32_t> ((block + 1) * BLOCK)
-        cdef uint32_t i
+        cdef uint32_t i, at
         cdef Py_ssize_t w
         cdef uint64_t word
         memset(shares, 0, sizeof(shares))
@@ -452,31 +452,40 @@ cdef class Bitmaps(PostingLists):
         for i in range(size):
             with_attribute = terms[i].with_attribute
             with_value = terms[i].with_value
+            if with_attribute != NULL:
+                with_attribute += first
             if with_value != NULL:
                 with_value += first
-            elif terms[i].cursor < terms[i].list_size and terms[i].list[terms[i].cursor] < end:
-                memset(listed, 0, sizeof(listed))
-                while terms[i].cursor < terms[i].list_size:
-                    document = terms[i].list[terms[i].cursor]
-                    if document >= end:
-                        break
-                    listed[(document >> 6) - first] |= <uint64_t> 1 << (document & 63)
-                    terms[i].cursor += 1
-                with_value = listed
-            if with_value == NULL:
-                if with_attribute != NULL:
-                    with_attribute += first
+                if with_attribute == NULL:
+                    for w in range(n_words):
+                        shares[w] |= with_value[w]
+                else:
+                    for w in range(n_words):
+                        shares[w] |= with_value[w]
+                        differs[w] |= with_attribute[w] & ~with_value[w]
+                continue
+            at = terms[i].cursor
+            if with_attribute != NULL:
+                if at < terms[i].list_size and terms[i].list[at] < end:
+                    # What differed before stays; of the rest, those listed do not differ.
+                    memcpy(kept, differs, sizeof(differs))
                     for w in range(n_words):
                         differs[w] |= with_attribute[w]
-                continue
-            if with_attribute == NULL:
-                for w in range(n_words):
-                    shares[w] |= with_value[w]
-                continue
-            with_attribute += first
-            for w in range(n_words):
-                shares[w] |= with_value[w]
-                differs[w] |= with_attribute[w] & ~with_value[w]
+                    while at < terms[i].list_size and terms[i].list[at] < end:
+                        w = (terms[i].list[at] >> 6) - first
+                        word = <uint64_t> 1 << (terms[i].list[at] & 63)
+                        shares[w] |= word
+                        differs[w] &= kept[w] | ~word
+                        at += 1
+                else:
+                    for w in range(n_words):
+                        differs[w] |= with_attribute[w]
+            else:
+                while at < terms[i].list_size and terms[i].list[at] < end:
+                    w = (terms[i].list[at] >> 6) - first
+                    shares[w] |= <uint64_t> 1 << (terms[i].list[at] & 63)
+                    at += 1
+            terms[i].cursor = at
         for w in range(n_words):
             word = shares[w] & ~differs[w]
             if (first + w + 1) * 64 > limit:
@@ -630,8 +639,9 @@ cdef class FpTree(DocumentIndex):
         fill_to(&self.ranks, 4 * <size_t> n_attributes)
         self.n_ranks = 0
         for number in np.lexsort((distinct, -covered)):
+            i = number
             self.n_ranks += 1
-            (<uint32_t*> self.ranks.data)[<uint32_t> number] = self.n_ranks
+            (<uint32_t*> self.ranks.data)[i] = self.n_ranks
         return 0
 
     cdef int add_path(self, Py_ssize_t place) except -1:

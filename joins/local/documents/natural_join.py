@@ -51,7 +51,8 @@ Mask = npt.NDArray[np.bool_]
 #: Counters, beside ``late_rows``.
 MALFORMED: Final = "malformed_documents"
 FOUND: Final = "pairs"
-COUNTERS: Final = (MALFORMED, FOUND)
+DROPS: Final = "index_drops"
+COUNTERS: Final = (MALFORMED, FOUND, DROPS)
 
 #: Bytes and number of documents that are read at once.
 _SLICE_BYTES: Final = 4 << 20
@@ -111,8 +112,9 @@ class NaturalLocalJoin:
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """``late_rows``, ``malformed_documents`` and ``pairs``."""
-        found = {MALFORMED: self._malformed, FOUND: self._pairs}
+        """``late_rows``, ``malformed_documents``, ``pairs``, and ``index_drops``: how often the
+        index in memory grew too large and was dropped."""
+        found = {MALFORMED: self._malformed, FOUND: self._pairs, DROPS: self._memory.dropped}
         return found if self._spec.event_time is None else {LATE_ROWS: self._late, **found}
 
     # What arrives

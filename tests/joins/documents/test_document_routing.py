@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from bench.baselines.document_partitions import disjoint_sets, partitions_of, set_cover
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.document_reading import Reading
 from lsmstate.joins.local.documents import natural_join
@@ -22,6 +23,7 @@ from lsmstate.joins.routing.documents.association_groups import (
     placed,
     values_of,
 )
+from lsmstate.joins.routing.documents.group_assigner import GroupAssigner, gini
 from lsmstate.joins.routing.documents.hypercube import HypercubeRouting, costs
 from lsmstate.joins.specs.documents import NaturalSpec
 from lsmstate.opening import open_store
@@ -175,3 +177,51 @@ def test_an_attribute_of_few_values_is_united_with_others() -> None:
     assert {len(each) for each in values} == {1}
     short = Reading().read(pa.array(['{"flag": 1}']))
     assert values_of(short, expansion)[1] == [True]
+
+
+@pytest.mark.parametrize(("unknown", "delta"), [("broadcast", 2), ("broadcast", 0), ("hash", 0)])
+@pytest.mark.parametrize("expands", [False, True])
+def test_documents_of_a_window_meet_while_groups_learn(
+    unknown: str, delta: int, expands: bool
+) -> None:
+    assigner = GroupAssigner(
+        BUCKETS, unknown=unknown, delta=delta, theta=0.0, expands=expands, order="asc"
+    )
+    before = READING.read(pa.array(texts(random_documents(80, 1))))
+    for seed in range(2, 6):
+        documents = random_documents(150, seed)
+        read = READING.read(pa.array(texts(documents)))
+        assigner.begin_window(before)
+        cells = [set(each) for each in assigner.assign(read)]
+        quality = assigner.end_window()
+        flat = [
+            leaves({n: v for n, v in each.items() if n != "level"}, nulls=False)
+            for each in documents
+        ]
+        assert all(cells[i] & cells[j] for i, j in pairs_of(flat))
+        assert 0 <= quality.gini < 1
+        assert 1 / BUCKETS <= quality.largest_load <= 1 <= quality.replication <= BUCKETS
+        before = read
+    assert assigner.repartitions > 0
+    assert (assigner.added > 0) == (delta > 0)
+
+
+def test_gini() -> None:
+    assert gini([3, 3, 3]) == 0
+    assert gini([0, 0, 9]) == pytest.approx(2 / 3)
+    assert gini([0, 0]) == 0
+    with pytest.raises(InvalidArgumentError, match="delta=0"):
+        GroupAssigner(3, unknown="hash", delta=1)
+
+
+@pytest.mark.parametrize("make", [disjoint_sets, set_cover])
+def test_the_papers_other_partitionings(make: Any) -> None:
+    sample, _ = values_of(READING.read(pa.array(texts(random_documents(100, 1)))), None)
+    table = make([each for each in sample if each], BUCKETS)
+    documents = random_documents(150, 2)
+    values, _ = values_of(READING.read(pa.array(texts(documents))), None)
+    cells = [partitions_of(table, each, BUCKETS) if each else frozenset() for each in values]
+    flat = [
+        leaves({n: v for n, v in each.items() if n != "level"}, nulls=False) for each in documents
+    ]
+    assert all(cells[i] & cells[j] for i, j in pairs_of(flat))
