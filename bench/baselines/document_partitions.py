@@ -4,7 +4,7 @@
   all values are connected.
 - Set cover: values may have several partitions. Each document of the sample lies whole in one.
 
-Source: Alshehri, Gjurovski, Michel, *Scaling Out Schema-free Stream Joins* (ICDE 2020), section 7.
+Source: Gjurovski, Michel, *Scaling Out Schema-free Stream Joins* (ICDE 2020), section 7.
 """
 
 from collections.abc import Mapping, Sequence

@@ -4,7 +4,7 @@ Three indexes have one interface, and give the same documents:
 
 - ``PostingLists`` (an inverted index): the documents of each pair; candidates are counted.
 - ``FpTree``: documents as paths of a prefix tree. A probe goes into the one child it agrees with,
-  and into all children of an attribute that it lacks. Source: Alshehri, Gjurovski and Michel,
+  and into all children of an attribute that it lacks. Source: Gjurovski and Michel,
   *Scaling Out Schema-free Stream Joins* (ICDE 2020). The algorithms as printed give false pairs;
   these count the shared attributes on the way and begin at the root with the first attribute.
 - ``Bitmaps``: of frequent attributes and values, one bit for each document. A block of documents

@@ -7,6 +7,7 @@ pinned ones (Afrati and Ullman, "Optimizing Joins in a Map-Reduce Environment", 
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from typing import Final
 
 from pyspark.sql import DataFrame
 
@@ -24,6 +25,9 @@ from lsmstate.spark_integration.skew.key_watch import SPREAD
 from lsmstate.spark_integration.stateful_operator.query_start import operators_in
 from lsmstate.spark_integration.tables.versioned_tables import newest_table
 from lsmstate.state_location import local_path
+
+#: Operators that are joins.
+_EXPLAINED: Final = ("multiway_join", "natural_join")
 
 
 def with_shares(
@@ -77,12 +81,13 @@ def with_shares(
 
 
 def explain_join(joined: DataFrame, checkpoint: str | None = None) -> str:
-    """Describe how a multiway_join works: keys, indexes, shares, how long rows are kept.
+    """Describe how a join works: keys, indexes, shares, how long rows are kept; of a natural_join
+    how documents are routed, and what that costs the sample.
 
     Shares of a new query are shown as chosen now. A query that has started keeps its pinned shares.
 
     Args:
-        joined: A DataFrame that contains the result of ``multiway_join``.
+        joined: A DataFrame that contains the result of ``multiway_join`` or ``natural_join``.
         checkpoint: Checkpoint location of a query with ``skew="spread"``, which runs or ran. Then
             the hot keys that are spread by now are listed with their buckets, numbered from 0.
 
@@ -104,10 +109,10 @@ def explain_join(joined: DataFrame, checkpoint: str | None = None) -> str:
             "classic Spark session"
         )
     found = operators_in(analyzed_plan(joined))
-    if not found or found[0].operator != "multiway_join":
+    if not found or found[0].operator not in _EXPLAINED:
         raise InvalidArgumentError(
-            "the DataFrame contains no multiway_join; give the DataFrame that multiway_join "
-            "returned, or one that was made of it"
+            "the DataFrame contains no multiway_join; give the DataFrame that multiway_join or "
+            "natural_join returned, or one that was made of it"
         )
     if checkpoint is None or found[0].settings.get(SKEW) != SPREAD:
         return found[0].explanation

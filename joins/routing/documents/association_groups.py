@@ -10,7 +10,7 @@
 - A value that the sample lacks is *unknown*. With ``broadcast`` its documents go everywhere. With
   ``hash`` it has a partition of its own, that of its hash; then a table never changes.
 
-Source: Alshehri, Gjurovski, Michel, *Scaling Out Schema-free Stream Joins* (ICDE 2020), sections 3
+Source: Gjurovski, Michel, *Scaling Out Schema-free Stream Joins* (ICDE 2020), sections 3
 to 5. The printed algorithm takes the order ``asc``, the authors' program ``desc``.
 """
 

@@ -7,7 +7,7 @@
 - After a window its replication and its largest load are compared with those at the table's
   making. If one has grown by more than ``theta``, the next window gets a new table.
 
-Source: Alshehri, Gjurovski, Michel, *Scaling Out Schema-free Stream Joins* (ICDE 2020), section 5.
+Source: Gjurovski, Michel, *Scaling Out Schema-free Stream Joins* (ICDE 2020), section 5.
 Loads are compared as parts of a window, since windows and assigners differ in size.
 """
 

@@ -1,6 +1,8 @@
 """NaturalJoin: its pairs are those of brute force, however batches are cut and wherever documents
 lie."""
 
+import gzip
+import importlib.util
 import json
 import random
 from datetime import UTC, datetime, timedelta
@@ -23,6 +25,7 @@ from support.document_cases import (
     pairs_of,
     random_documents,
 )
+from support.paths import ROOT
 
 BACKENDS = ("lsm", "rocksdb", "memory")
 LOCAL = ("auto", "fp_tree", "hash")
@@ -298,3 +301,30 @@ def test_memory_stays_bounded_where_all_documents_share_one_value() -> None:
 def test_options_that_do_not_fit(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         NaturalJoin(SCHEMA, **{"document": "doc", **options})
+
+
+def test_the_example_joins_real_documents() -> None:
+    """Of the package moto, which ships descriptions of machines."""
+    pytest.importorskip("moto")
+    path = ROOT / "examples" / "document_join.py"
+    spec = importlib.util.spec_from_file_location("document_join", path)
+    assert spec is not None
+    assert spec.loader is not None
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    with gzip.open(example.packaged(), "rt") as file:
+        machines = json.load(file)
+    flat = [
+        {
+            path: value
+            for path, value in leaves(each).items()
+            if path.split(".")[0] in example.COMPARED
+        }
+        for each in machines.values()
+    ]
+    names = list(machines)
+    found = example.main(example.packaged()).to_pylist()
+    assert sorted((row["first_name"], row["second_name"]) for row in found) == sorted(
+        (names[i], names[j]) for i, j in pairs_of(flat, 5)
+    )
+    assert len(found) > 100
