@@ -248,10 +248,10 @@ class NaturalLocalJoin:
         times = rows.column(self._spec.event_time.columns[stream])
         ticks = times.view(pa.int64()).to_numpy(zero_copy_only=False)
         per_second = 1000 ** UNITS.index(times.type.unit)
-        slide = window.slide * per_second
-        if slide % 1_000_000:  # a part of a tick: in microseconds
-            return np.floor_divide(ticks, per_second // 1_000_000 or 1) // window.slide
-        return np.floor_divide(ticks, max(1, slide // 1_000_000))
+        slide, rest = divmod(window.slide * per_second, 1_000_000)
+        if rest:  # of a coarser unit than the window's step
+            ticks, slide = ticks * (1_000_000 // per_second), window.slide
+        return np.asarray(np.floor_divide(ticks, slide))
 
     def _last_pane(self, stream: str) -> int:
         """The pane that documents are counted into."""

@@ -94,8 +94,8 @@ def association_groups(documents: Sequence[Values], order: str = "desc") -> list
         if is_taken[number]:
             continue
         members = [number, *(each for each in taken_by[number] if not is_taken[each])]
-        for each in members:
-            is_taken[each] = True
+        for member in members:
+            is_taken[member] = True
         groups.append(
             Group(
                 frozenset(value for each in members for value in classes[lists[each]]),

@@ -160,6 +160,28 @@ def test_windows_of_time(
     assert sorted(tuple(sorted(pair)) for pair in found) == sorted(expected)
 
 
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+@pytest.mark.parametrize(("window", "seconds"), [("500 milliseconds", 0.5), ("2 seconds", 2)])
+def test_time_stamps_of_every_unit(unit: str, window: str, seconds: float) -> None:
+    schema = pa.schema([*SCHEMA, ("at", pa.timestamp(unit))])
+    times = [0, 1, 1, 2, 3, 4, -1]
+    rows = [
+        {"id": at, "doc": '{"a": 1}', "at": datetime(1970, 1, 1) + timedelta(seconds=time)}
+        for at, time in enumerate(times)
+    ]
+    with NaturalJoin(
+        schema, "doc", id="id", output="ids", window=window,
+        time=Time(event_time={"documents": "at"}),
+    ) as join:  # fmt: skip
+        found = found_pairs(join.process("documents", rows))
+    assert sorted(found) == [
+        (i, j)
+        for i in range(len(times))
+        for j in range(i + 1, len(times))
+        if times[i] // seconds == times[j] // seconds
+    ]
+
+
 def test_late_documents_and_forgotten_windows() -> None:
     with NaturalJoin(
         TIMED, "doc", window="10 minutes", time=Time(event_time={"documents": "at"}, late="side")
