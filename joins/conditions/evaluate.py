@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 from lsmstate.cython_ext.rows.arrow_read import plain_column, plain_type
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.conditions.columns import Column
+from lsmstate.joins.conditions.distances import DISTANCES, distances
 from lsmstate.joins.conditions.key_types import cast_key, common_key_type
 from lsmstate.joins.conditions.literals import date_of, time_of
 from lsmstate.joins.conditions.predicate import (
@@ -306,6 +307,8 @@ class _Rows:
             return self._extreme(expression, "<" if name == "least" else ">", values)
         if name == "concat":
             return self._concat(expression, values)
+        if name in DISTANCES:
+            return self._distance(expression, name, values)
         if name == "length":
             return self._length(expression, values[0])
         if name in ("datediff", "date_add"):
@@ -316,6 +319,12 @@ class _Rows:
             return self._signless(expression, name, values[0])
         digits = [_literal_digits(argument) for argument in arguments]
         return self._arithmetic(expression, name, values, digits)
+
+    def _distance(self, expression: Expression, name: str, values: Sequence[pa.Array]) -> pa.Array:
+        try:
+            return distances(name, values)
+        except InvalidArgumentError as error:
+            raise self._refusal(f"{text_of(expression)}: {error}") from error
 
     def _coalesced(self, expression: Expression, parts: Sequence[Expression]) -> pa.Array:
         kinds = [self.kind_of(part) for part in parts]

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.conditions.columns import Column
+from lsmstate.joins.conditions.distances import DISTANCES
 from lsmstate.joins.conditions.literals import date_of, length_of, span_of, time_of
 from lsmstate.joins.conditions.names import resolved
 from lsmstate.joins.conditions.predicate import (
@@ -198,6 +199,10 @@ class Converter:
             "Coalesce": lambda node: self._first_and_more("coalesce", node),
             "Least": lambda node: self._first_and_more("least", node),
             "Greatest": lambda node: self._first_and_more("greatest", node),
+            "CosineDistance": lambda node: Call("cosine_distance", self._both(node)),
+            "ManhattanDistance": lambda node: Call("manhattan_distance", self._both(node)),
+            "Levenshtein": self._levenshtein,
+            "Anonymous": self._distance,
             "Case": self._case,
             "If": self._if,
             "DateDiff": self._datediff,
@@ -268,6 +273,19 @@ class Converter:
     def _first_and_more(self, name: str, node: Node) -> Expression:
         found = self._all((node.this, *node.expressions))
         return found[0] if name == "coalesce" and len(found) == 1 else Call(name, found)
+
+    def _distance(self, node: Node) -> Expression | None:
+        name = str(node.this).lower()
+        return Call(name, self._all(node.expressions)) if name in DISTANCES else None
+
+    def _levenshtein(self, node: Node) -> Expression | None:
+        told = {name for name, value in node.args.items() if value}
+        if told != {"this", "expression"}:
+            raise InvalidArgumentError(
+                f"join condition {self._text!r}: levenshtein with a third argument gives -1 beyond "
+                "it, which is no distance; write levenshtein(a.s, b.s) <= 2"
+            )
+        return Call("levenshtein", self._both(node))
 
     def _literal(self, node: Node) -> Expression:
         return Constant(node.this, pa.string()) if node.is_string else _number(node.this)

@@ -6,7 +6,7 @@ rows, and compares them with blocks of stored rows.
 
 import pkgutil
 from collections.abc import Callable, Iterator
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,7 @@ from lsmstate.joins.specs.similarity import (
 Places = npt.NDArray[np.int32]
 Distances = npt.NDArray[np.float64]
 
+_ANGLES: Final = ("cosine", "angular")
 #: Most pairs that are looked at in one step.
 STEP_PAIRS: Final = 1 << 18
 #: Most stored rows in one call of the tiles.
@@ -53,19 +54,31 @@ class Measure(Protocol):
         """The distance of each pair of places."""
         ...
 
+    def ready(self, stored: Any) -> "Ready | None":
+        """Stored rows, ready for tiles; None: they must not be compared so."""
+        ...
+
     def panels(self, queries: Any) -> "Panels | None":
         """What finds candidates for the queries; None: all pairs are candidates."""
         ...
+
+
+class Ready(NamedTuple):
+    """Stored rows, ready for tiles."""
+
+    vectors: npt.NDArray[np.float32]
+    limits: npt.NDArray[np.float32]
+    """What their scores must exceed beside the bounds of queries."""
 
 
 class Panels(Protocol):
     """Arriving rows, ready to be compared with blocks of stored ones."""
 
     def candidates(
-        self, stored: Any, first: int = 0, last: int = -1
+        self, stored: "Ready", part: slice, first: int, last: int
     ) -> Iterator[tuple[Places, Places]]:
         """Pairs of places, of queries and of stored rows, that may be close: all that are, of the
-        queries from ``first`` to ``last``."""
+        queries from ``first`` to ``last`` and the rows in ``part``."""
         ...
 
 
@@ -100,18 +113,43 @@ class VectorMeasure:
         """In float64, summed in a fixed order."""
         return exact.distances(self._code, a, a_places, b, b_places)
 
+    def ready(self, stored: Matrix) -> Ready | None:
+        """As float32, unless a row is too long for it."""
+        if self._metric == "haversine":
+            stored = on_sphere(stored)
+        squares = exact.squared_norms(stored)
+        if squares.max(initial=0.0) > _LONGEST**2:
+            return None
+        bounds = np.zeros(len(stored))
+        loss = (stored.shape[1] + 16) * _UNIT
+        if self._metric in ("l2", "haversine"):
+            bounds = squares * (0.5 - loss)
+        elif self._metric in _ANGLES:
+            bounds = np.sqrt(squares) * (least_cosine(self._metric, self._threshold) - 2 * loss)
+        return Ready(
+            np.ascontiguousarray(stored, np.float32),
+            np.nextafter(bounds.astype(np.float32), np.float32(-np.inf)),
+        )
+
     def panels(self, queries: Matrix) -> "Panels | None":
         """Tiles of float32, unless a query is too long for them."""
         if self._metric == "haversine":
-            return _chord_panels(queries, self._threshold)
+            points = on_sphere(queries)
+            return VectorPanels("l2", points, np.ones(len(points)), chord(self._threshold))
         lengths = np.sqrt(exact.squared_norms(queries))
         if not len(queries) or lengths.max() > _LONGEST:
             return None
         return VectorPanels(self._metric, queries, lengths, self._threshold)
 
 
+def least_cosine(metric: str, threshold: float) -> float:
+    """The least cosine of a pair, with room for rounding."""
+    angle = 1 - threshold if metric == "cosine" else np.cos(np.pi * min(threshold, 1.0))
+    return max(-1.0, float(angle) - 1e-12)
+
+
 class VectorPanels:
-    """Queries in tiles, with bounds that are widened by what float32 may lose.
+    """Queries in tiles, with bounds that are widened by what float32 may lose, as ``ready`` does.
 
     With u the unit of rounding and d the dimension, a sum of d products is off by at most
     (d + 1)u times the sum of their absolute values (Higham, *Accuracy and Stability of Numerical
@@ -120,21 +158,17 @@ class VectorPanels:
     """
 
     def __init__(self, metric: str, queries: Matrix, lengths: Distances, threshold: float) -> None:
-        self._metric = metric
         count, width = queries.shape
-        self._loss = loss = (width + 16) * _UNIT
+        loss = (width + 16) * _UNIT
         tiny = width * _TINY
         points = queries
         if metric == "l2":
             kind = tiles.PRODUCT
             squares, most = lengths * lengths, threshold * threshold
             bounds = (squares - most) / 2 - loss * (squares + most) - tiny
-        elif metric in ("cosine", "angular"):
+        elif metric in _ANGLES:
             kind = tiles.PRODUCT
             points = queries / lengths[:, None]
-            angle = 1 - threshold if metric == "cosine" else np.cos(np.pi * min(threshold, 1.0))
-            #: The least cosine of a pair.
-            self._cosine = max(-1.0, float(angle) - 1e-12)
             bounds = np.full(count, -tiny)
         elif metric == "hamming":
             kind = tiles.COUNT
@@ -153,51 +187,18 @@ class VectorPanels:
                 rows,
             )
         self._rows = rows
-        self._count = count
 
     def candidates(
-        self, stored: Matrix, first: int = 0, last: int = -1
+        self, stored: Ready, part: slice, first: int, last: int
     ) -> Iterator[tuple[Places, Places]]:
-        """Pairs that may be close. Those of rows too long for float32 are all given."""
-        squares = exact.squared_norms(stored)
-        is_long = squares > _LONGEST**2
-        if is_long.any():
-            for some in _steps(np.flatnonzero(is_long), self._count):
-                yield _all_pairs(self._count, some.astype(np.int32))
-            kept = np.flatnonzero(~is_long).astype(np.int32)
-            for queries, places in self.candidates(stored[kept], first, last):
-                yield queries, kept[places]
-            return
-        bounds = np.zeros(len(stored))
-        if self._metric == "l2":
-            bounds = squares * (0.5 - self._loss)
-        elif self._metric in ("cosine", "angular"):
-            bounds = np.sqrt(squares) * (self._cosine - 2 * self._loss)
-        narrow = np.ascontiguousarray(stored, np.float32)
-        limits = np.nextafter(bounds.astype(np.float32), np.float32(-np.inf))
-        for begin in range(0, len(narrow), self._rows):
-            part = slice(begin, begin + self._rows)
-            queries, places = self._panels.candidates(narrow[part], limits[part], first, last)
+        """Pairs that may be close."""
+        for begin in range(part.start, part.stop, self._rows):
+            some = slice(begin, min(part.stop, begin + self._rows))
+            queries, places = self._panels.candidates(
+                stored.vectors[some], stored.limits[some], first, last
+            )
             if len(queries):
                 yield queries.copy(), places + np.int32(begin)
-
-
-class _ChordPanels:
-    """Points of the earth, compared by their chords."""
-
-    def __init__(self, panels: VectorPanels) -> None:
-        self._panels = panels
-
-    def candidates(
-        self, stored: Matrix, first: int = 0, last: int = -1
-    ) -> Iterator[tuple[Places, Places]]:
-        return self._panels.candidates(on_sphere(stored), first, last)
-
-
-def _chord_panels(queries: Matrix, threshold: float) -> _ChordPanels:
-    points = on_sphere(queries)
-    lengths = np.ones(len(points))
-    return _ChordPanels(VectorPanels("l2", points, lengths, chord(threshold)))
 
 
 def on_sphere(points: Matrix) -> Matrix:
@@ -223,6 +224,10 @@ class SetMeasure:
     def values(self, column: pa.Array) -> pa.Array:
         """The lists as they are."""
         return column
+
+    def ready(self, stored: Any) -> None:
+        """There are no tiles."""
+        return
 
     def panels(self, queries: pa.Array) -> None:
         """All pairs are candidates."""
@@ -276,6 +281,10 @@ class TextMeasure:
         """Texts as Python's."""
         return np.array(column.to_pylist(), dtype=object)
 
+    def ready(self, stored: Any) -> None:
+        """There are no tiles."""
+        return
+
     def panels(self, queries: npt.NDArray[Any]) -> None:
         """All pairs are candidates."""
         return
@@ -311,6 +320,10 @@ class UserMeasure:
     def values(self, column: pa.Array) -> Matrix:
         """A matrix."""
         return matrix(column, self._dimension, self._kind)
+
+    def ready(self, stored: Any) -> None:
+        """There are no tiles."""
+        return
 
     def panels(self, queries: Matrix) -> None:
         """All pairs are candidates."""

@@ -26,6 +26,7 @@ from lsmstate.joins.local.similarity.measures import (
     Measure,
     Panels,
     Places,
+    Ready,
     all_candidates,
     measure_of,
 )
@@ -48,6 +49,8 @@ COUNTERS: Final = ("compared_pairs", "candidate_pairs", "close_pairs", "ignored_
 #: Rows that look for partners at once: stored rows are read once for all of them.
 SLICE_ROWS: Final = 4096
 _SLICE_PIECES: Final = 32
+#: Candidates that are verified at once.
+_VERIFIED_PAIRS: Final = 1 << 16
 #: Members of groups whose tiles are kept.
 _MOST_KEPT: Final = 16 * SLICE_ROWS
 _ARRIVED: Final = "rows that arrived"
@@ -176,7 +179,7 @@ class SimilarityJoin(KeepsAllRows):
                     both = both[::-1]
                 batches = [rows for rows, _ in both]
                 picked = [at.astype(np.int64) for _, at in both]
-                size = sizes[places] + row_sizes(stored)[partners]
+                size = sizes[places] + _sizes_of(stored, partners)
                 if self._spec.distance is not None:
                     batches.append(pa.RecordBatch.from_arrays([distances], schema=_DISTANCES))
                     picked.append(np.arange(len(places)))
@@ -221,22 +224,41 @@ class SimilarityJoin(KeepsAllRows):
     ) -> Iterator[tuple[pa.RecordBatch, Places, Places, npt.NDArray[np.float64]]]:
         values = compared.values
         for piece in pieces:
-            stored = compared.stored = self._values(other, piece.rows)
+            stored = compared.read(self._values(other, piece.rows))
             is_pair = self._filter(stream, mine, other, piece)
-            for places, partners, is_counted in pairs_of(piece, groups, compared):
-                self._counts["compared_pairs"] += 0 if is_counted else len(places)
-                kept = is_pair(places, partners)
-                if kept is not None:
-                    places, partners = places[kept], partners[kept]
-                if not len(places):
-                    continue
+            for places, partners in self._gathered(piece, groups, compared, is_pair):
                 self._counts["candidate_pairs"] += len(places)
                 distances = self._measure.distances(values, places, stored, partners)
                 close = np.flatnonzero(distances <= self._spec.threshold)
                 self._counts["close_pairs"] += len(close)
                 if len(close):
                     yield piece.rows, places[close], partners[close], distances[close]
-            self._counts["compared_pairs"] += compared.taken()
+
+    def _gathered(
+        self,
+        piece: Stretches,
+        groups: Groups,
+        compared: "_Compared",
+        is_pair: "_PairFilter",
+    ) -> Iterator[tuple[Places, Places]]:
+        """The candidates of a piece that are no results for no other reason than their distance,
+        many at once."""
+        kept: list[tuple[Places, Places]] = []
+        count = 0
+        for places, partners, is_counted in pairs_of(piece, groups, compared):
+            self._counts["compared_pairs"] += 0 if is_counted else len(places)
+            wanted = is_pair(places, partners)
+            if wanted is not None:
+                places, partners = places[wanted], partners[wanted]
+            if len(places):
+                kept.append((places, partners))
+                count += len(places)
+            if count >= _VERIFIED_PAIRS:
+                yield _joined(kept)
+                kept, count = [], 0
+        self._counts["compared_pairs"] += compared.taken()
+        if kept:
+            yield _joined(kept)
 
     def _filter(self, stream: str, mine: "Queries", other: str, piece: Stretches) -> "_PairFilter":
         """Which pairs are no results for another reason than their distance."""
@@ -321,8 +343,13 @@ class _Compared:
         self._panels: dict[int, Panels | None] = {}
         self._kept = 0
         self._pairs = 0
-        self.stored: Any = None
+        self._ready: Ready | None = None
         self._least = measure.least_pairs
+
+    def read(self, stored: Any) -> Any:
+        """Compare with these stored rows from here on; returns them."""
+        self._ready = self._measure.ready(stored)
+        return stored
 
     def is_dense(self, pairs: Numbers) -> Mask:
         """Whether tiles are the best way."""
@@ -344,13 +371,12 @@ class _Compared:
                 self.values[self._groups.members[start:stop]]
             )
         panels = self._panels[group]
-        stored = self.stored[part]
-        self._pairs += (last - first) * len(stored)
-        if panels is not None:
-            yield from panels.candidates(stored, first, last)
+        self._pairs += (last - first) * (part.stop - part.start)
+        if panels is not None and self._ready is not None:
+            yield from panels.candidates(self._ready, part, first, last)
             return
-        for places, partners in all_candidates(last - first, len(stored)):
-            yield places + np.int32(first), partners
+        for places, partners in all_candidates(last - first, part.stop - part.start):
+            yield places + np.int32(first), partners + np.int32(part.start)
 
     def taken(self) -> int:
         """Pairs that were compared since the last call."""
@@ -392,3 +418,17 @@ def _fact_write(facts: Mapping[str, int]) -> Mutation:
     names = pa.RecordBatch.from_arrays([pa.array(list(facts), pa.string())], schema=FACTS.key)
     values = pa.RecordBatch.from_arrays([pa.array(facts.values(), pa.int64())], schema=FACTS.rows)
     return Mutation("put", FACTS.name, names, values)
+
+
+def _joined(pairs: list[tuple[Places, Places]]) -> tuple[Places, Places]:
+    if len(pairs) == 1:
+        return pairs[0]
+    return np.concatenate([q for q, _ in pairs]), np.concatenate([x for _, x in pairs])
+
+
+def _sizes_of(rows: pa.RecordBatch, places: Places) -> Numbers:
+    """The bytes of some rows, most of which may not be among them."""
+    used, back = np.unique(places, return_inverse=True)
+    if 2 * len(used) > rows.num_rows:
+        return row_sizes(rows)[places]
+    return row_sizes(rows.take(pa.array(used)))[back]

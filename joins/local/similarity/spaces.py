@@ -45,6 +45,7 @@ class Space:
 
     def distances(self, points: Matrix, pivots: Matrix) -> npt.NDArray[np.float64]:
         """Of each point from each pivot, to within ``slack``."""
+        points, pivots = np.ascontiguousarray(points), np.ascontiguousarray(pivots)
         if self.is_euclidean:
             squares = exact.squared_norms(points)[:, None] + exact.squared_norms(pivots)
             if squares.max(initial=0.0) < 1e300:

@@ -66,7 +66,7 @@ class Dense(Protocol):
     def __call__(
         self, group: int, first: int, last: int, part: slice
     ) -> Iterator[tuple[Places, Places]]:
-        """Candidates: places in the group from ``first`` to ``last``, and places in the part."""
+        """Candidates: places in the group from ``first`` to ``last``, and places of rows."""
         ...
 
 
@@ -85,7 +85,7 @@ def pairs_of(
         begin, last = int(blocks.begin[at]) - start, int(blocks.last[at]) - start
         for queries, places in dense(group, begin, last, part):
             members = groups.members[start + queries]
-            yield members.astype(np.int32), places + np.int32(part.start), True
+            yield members.astype(np.int32), places, True
     thin = np.flatnonzero(~is_dense & (sizes > 0) & (lengths > 0))
     # A block and one member of its group at a time: each is a range of rows.
     owners = np.repeat(thin, sizes[thin])

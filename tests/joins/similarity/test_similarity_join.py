@@ -174,11 +174,11 @@ def test_pivots_change_with_the_data_and_lose_no_pair(
         )
 
     vectors, found, join = [], [], opened()
-    for step in range(4):
+    for step in range(3):
         centres = rng.uniform(-5, 5, (20, 8)) + 40 * step
-        points = centres[rng.integers(0, 20, 300)] + 0.05 * rng.standard_normal((300, 8))
+        points = centres[rng.integers(0, 20, 600)] + 0.05 * rng.standard_normal((600, 8))
         vectors.append(points.astype(np.float32))
-        found += found_pairs(join.process("a", batch(vectors[-1].tolist(), 300 * step)))
+        found += found_pairs(join.process("a", batch(vectors[-1].tolist(), 600 * step)))
         if state.state_dir is not None:
             join.commit()
             join.close()
