@@ -53,7 +53,7 @@ class _Ends:
         if self._keys is not None and self._rows is not None:
             keys = pa.concat_batches([self._keys, keys])
             rows = pa.concat_batches([self._rows, rows])
-        rank = _ranks(self._codec.encode(keys).order)
+        rank = _ranks(self._codec.encode(keys).order.astype(np.int64))
         best, fresh = self._place[piece.ranges], numbers + old
         behind = rank[fresh] > rank[best]  # a stable order: equal keys by arrival
         better = (best < 0) | (behind if self._is_last else ~behind)

@@ -275,7 +275,8 @@ class LsmReader:
             # Tiers are taken to be alike, so each gets a share by its rows. The largest comes
             # first: if it ends the portion, the others stop there.
             least = walk.most_keys // (4 * (len(runs) + len(memtables) + 1))
-            share = walk.most_keys / max(1, sum(tier.rows for tier in (*runs, *memtables)))
+            rows = sum(run.rows for run in runs) + sum(table.rows for table in memtables)
+            share = walk.most_keys / max(1, rows)
             for at in sorted(range(len(runs)), key=lambda at: -runs[at].rows):
                 files = [f for f in runs[at].files if f.max_key >= low and f.min_key < high]
                 tables = [self._tables.open(self._directory, file) for file in files]

@@ -71,7 +71,8 @@ def encoded_ranges(stream: StreamSchema, bounds: RangeBounds | EncodedRanges) ->
     # Without a bound of its own, a side has that of the keys that begin with ``equal``.
     return EncodedRanges(
         checked.n,
-        *(_encoded(checked.equal, side) for side in (checked.low, checked.high)),
+        _encoded(checked.equal, checked.low),
+        _encoded(checked.equal, checked.high),
         after_low=checked.low is not None and not bounds.includes_low,
         after_high=checked.high is None or bounds.includes_high,
     )
@@ -89,16 +90,15 @@ def _encoded(equal: pa.RecordBatch | None, bound: pa.Array | None) -> KeyBatch |
 
 def _equal(stream: StreamSchema, given: BatchLike, what: str) -> pa.RecordBatch:
     what = f"equal {what}"
-    if not isinstance(given, pa.RecordBatch) and not isinstance(given, Mapping):
-        given = arrow_batch(given, what)
-    count = len(given) if isinstance(given, Mapping) else given.num_columns
+    batch = given if isinstance(given, Mapping) else arrow_batch(given, what)
+    count = len(batch) if isinstance(batch, Mapping) else batch.num_columns
     if count > len(stream.key):
         raise InvalidArgumentError(
             f"{what}: {count} columns, but the key has {len(stream.key)}: "
             f"{', '.join(stream.key.names)}; give values of its first columns"
         )
     return as_batch(
-        given,
+        batch,
         pa.schema(list(stream.key)[:count]),
         what,
         stored=pa.schema(list(codecs_of(stream).key.schema)[:count]),

@@ -94,7 +94,7 @@ def rows_before(probe: Probe) -> Positions:
 def decoded(decoder: KeyDecoder, keys: KeyBatch, positions: Positions) -> pa.RecordBatch:
     """Return the keys at positions, which ascend and may repeat."""
     distinct, places = np.unique(positions, return_inverse=True)
-    found = decoder.decode(keys.take(distinct).to_pylist())
+    found = decoder.decode([key for key in keys.take(distinct).to_pylist() if key is not None])
     return found if len(distinct) == len(positions) else found.take(pa.array(places))
 
 
