@@ -1,0 +1,72 @@
+"""Walks over many ranges in states of several runs, files and key blocks, under a small cap."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from lsmstate.opening import open_store
+from lsmstate.options import KIB, MIB, Options
+from lsmstate.store import RangeBounds, StreamSchema
+
+ROWS = pa.schema([("id", pa.int64())])
+OPTIONS = Options(memory_bytes=5 * MIB, memtable_bytes=256 * KIB)
+BATCH = 15_000
+
+
+def numbers(rng, count, domain):
+    return rng.integers(-domain, domain, count)
+
+
+def floats(rng, count, domain):
+    return np.round(rng.normal(0, domain, count), 1)
+
+
+def texts(rng, count, domain):
+    """Longer than a word behind what they have in common."""
+    return np.array([f"common prefix {n:d} {n % 7:d}" for n in rng.integers(0, domain, count)])
+
+
+@pytest.mark.parametrize("domain", [60, 10**6])
+@pytest.mark.parametrize(
+    ("make", "kind"), [(numbers, pa.int64()), (floats, pa.float64()), (texts, pa.string())]
+)
+def test_walks_find_what_a_sorted_array_has(tmp_path, make, kind, domain):
+    rng = np.random.default_rng(domain)
+    key = pa.schema([("k", kind)])
+    with open_store(str(tmp_path), [StreamSchema("a", key, ROWS)], options=OPTIONS) as store:
+        known = []
+        for batch in range(4):
+            known.append(make(rng, BATCH, domain))
+            ids = np.arange(batch * BATCH, (batch + 1) * BATCH)
+            rows = pa.record_batch([ids], schema=ROWS)
+            store.append("a", rows, pa.record_batch([pa.array(known[-1], kind)], schema=key))
+            if batch % 2:
+                store.flush()
+        values = np.concatenate(known)
+        order = np.argsort(values, kind="stable")
+        ascending = values[order]
+        low = make(rng, 1_500, domain)
+        high = make(rng, 1_500, domain) if make is texts else low + domain // 500
+        high = np.where(high < low, low, high)
+        bounds = RangeBounds(low=pa.array(low, kind), high=pa.array(high, kind))
+        first = np.searchsorted(ascending, low, "left")
+        stop = np.searchsorted(ascending, high, "right")
+        assert store.count_ranges("a", bounds).tolist() == (stop - first).tolist()
+        held = np.flatnonzero(first < stop)
+        for option, places in (("first", first), ("last", stop - 1)):
+            found = {}
+            for piece in store.probe_ranges("a", bounds, **{option: True}):
+                ids = piece.rows.column("id").to_numpy()[piece.first]
+                found.update(zip(piece.ranges.tolist(), ids.tolist(), strict=True))
+            ends = order[places[held]].tolist()
+            assert found == dict(zip(held.tolist(), ends, strict=True))
+        few = held[:3]
+        some = RangeBounds(low=pa.array(low[few], kind), high=pa.array(high[few], kind))
+        read = {at: [] for at in range(len(few))}
+        for piece in store.probe_ranges("a", some, 10_000):
+            ids = piece.rows.column("id").to_numpy()
+            for at, start, end in zip(piece.ranges, piece.first, piece.stop, strict=True):
+                read[int(at)] += ids[start:end].tolist()
+        for at, row in enumerate(few):
+            assert read[at] == order[first[row] : stop[row]].tolist()
+        assert store.stats().peak_memory_bytes <= OPTIONS.memory_bytes
