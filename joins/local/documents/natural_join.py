@@ -22,6 +22,7 @@ from lsmstate.cython_ext.documents.attribute_values import Documents
 from lsmstate.cython_ext.documents.document_index import matching
 from lsmstate.cython_ext.documents.json_reader import FAULTS
 from lsmstate.cython_ext.rows.gather import Gatherer
+from lsmstate.cython_ext.rows.row_codec import RowCodec
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.conditions.intervals import UNITS
 from lsmstate.joins.document_reading import CELLS
@@ -32,6 +33,7 @@ from lsmstate.joins.local.parts.row_picks import Picked
 from lsmstate.joins.local.parts.time_checks import LateRows
 from lsmstate.joins.local.timed.event_time_join import LATE_ROWS, kept_watermark, watermark_write
 from lsmstate.joins.protocols import Batch, Context, Role
+from lsmstate.joins.routing.content import content_hashes
 from lsmstate.joins.specs.documents import (
     DOCUMENT_KEY,
     MERGED,
@@ -94,6 +96,7 @@ class NaturalLocalJoin:
         cap = store.stats().memory_limit_bytes
         self._memory = IndexMemory(spec, max(LEAST_BYTES, cap // PART))
         self._gatherer = Gatherer(list(spec.sides.values()), joined_schema(spec.sides))
+        self._codec: RowCodec | None = None
         self._windows: dict[tuple[str, int], StoredWindow] = {}
         self._unfinished: Results | None = None
         self._pairs = self._malformed = self._late = 0
@@ -400,7 +403,7 @@ class NaturalLocalJoin:
         for fetched, rows in task.target.rows(wanted, self._piece_bytes):
             first, last = int(fetched[0]), int(fetched[-1])
             pairs = order[(ends[first - 1] if first else 0) : ends[last]]
-            yield self._picked(task, positions[pairs], rows, at[pairs] - first)
+            yield from self._picked(task, positions[pairs], rows, at[pairs] - first, numbers[pairs])
 
     def _in_lists(self, task: _Looking) -> Iterator[Picked]:
         """Partners that only the posting lists have."""
@@ -425,18 +428,52 @@ class NaturalLocalJoin:
                 )
                 pairs = pairs[is_match]
                 if len(pairs):
-                    yield self._picked(task, positions[pairs], rows, at[pairs] - first)
+                    yield from self._picked(
+                        task, positions[pairs], rows, at[pairs] - first, numbers[pairs]
+                    )
 
     def _picked(
-        self, task: _Looking, positions: Numbers, rows: pa.RecordBatch, at: Numbers
-    ) -> Picked:
-        spec = self._spec
-        sides = list(spec.sides.values())
+        self,
+        task: _Looking,
+        positions: Numbers,
+        rows: pa.RecordBatch,
+        at: Numbers,
+        numbers: Numbers,
+    ) -> Iterator[Picked]:
+        """Pairs as picks of the arriving rows and of stored ones, whose numbers stand beside."""
         self._pairs += len(positions)
-        # Of one stream, the document that came first stands first.
+        spec = self._spec
         found = [(rows, at), (task.rows, task.at[positions])]
-        if not spec.is_of_one_stream and task.target.stream != next(iter(spec.streams)):
-            found.reverse()
+        if not spec.is_of_one_stream:
+            if task.target.stream != next(iter(spec.streams)):
+                found.reverse()
+            yield self._side_by_side(found)
+            return
+        # Of one stream, the document that came first stands first. Inside a micro-batch of Spark
+        # that is another one in a repeated task, so there the row of the greater hash does.
+        turned = np.zeros(len(positions), np.bool_)
+        is_new = numbers >= task.target.before
+        if spec.is_routed and is_new.any():
+            new = np.flatnonzero(is_new)
+            stored, arriving = (self._hashes(*each, new) for each in found)
+            turned[new] = arriving > stored
+        for is_turned in (False, True):
+            some = np.flatnonzero(turned == is_turned)
+            if len(some):
+                pairs = [(batch, where[some]) for batch, where in found]
+                yield self._side_by_side(pairs[::-1] if is_turned else pairs)
+
+    def _hashes(self, rows: pa.RecordBatch, at: Numbers, pairs: Numbers) -> npt.NDArray[np.uint64]:
+        """The hashes of the rows of some pairs."""
+        ((stream, schema),) = self._spec.streams.items()
+        used, of = np.unique(at[pairs], return_inverse=True)
+        if self._codec is None:
+            self._codec = RowCodec(schema)
+        plain = rows.take(pa.array(used)).select(self._spec.streams[stream].names)
+        return content_hashes(plain, self._codec)[of]
+
+    def _side_by_side(self, found: list[tuple[pa.RecordBatch, Numbers]]) -> Picked:
+        sides = self._spec.sides.values()
         batches = [batch.select(side.names) for (batch, _), side in zip(found, sides, strict=True)]
         places = [where for _, where in found]
         sizes = sum(row_sizes(batch)[where] for batch, where in zip(batches, places, strict=True))

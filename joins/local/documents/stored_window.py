@@ -56,6 +56,8 @@ class StoredWindow:
         self._read = read
         #: Documents in the store.
         self.stored = self._last_number() + 1
+        #: Those that were there when this object was made: on Spark, of earlier micro-batches.
+        self.before = self.stored
         found = store.get(windows_of(stream), (window,))
         #: Documents that have posting lists.
         self.listed = found["indexed"][0].as_py() if found.num_rows else 0

@@ -108,6 +108,33 @@ def test_each_pair_is_given_once(
     assert sorted(found) == sorted(pairs_of(flat))
 
 
+def test_a_repeated_task_gives_the_same_rows(tmp_path: Any) -> None:
+    """Whatever the order in which it sees those of its micro-batch."""
+    documents = random_documents(150, 13)
+    spec = NaturalSpec.create({"documents": SCHEMA}, "doc", id="id", output="ids", is_routed=True)
+    rows = pa.table([range(len(documents)), texts(documents)], schema=SCHEMA)
+    found = []
+    for attempt in range(2):
+        store = open_store(str(tmp_path / str(attempt)), spec.stream_schemas, backend="memory")
+        first = NaturalLocalJoin(spec, store, Context(bucket=0))
+        first.process(
+            Batch("documents", rows.slice(0, 70).combine_chunks().to_batches()[0])
+        ).count()
+        second = NaturalLocalJoin(spec, store, Context(bucket=0, micro_batch=1))
+        order = list(range(70, 150))
+        random.Random(attempt).shuffle(order)
+        pairs: list[tuple[int, int]] = []
+        for some in (order[:30], order[30:]):
+            batch = rows.take(some).combine_chunks().to_batches()[0]
+            for piece in second.process(Batch("documents", batch)):
+                pairs += zip(*(c.to_pylist() for c in piece.columns), strict=True)
+        found.append(sorted(pairs))
+    assert found[0] == found[1]
+    late = [pair for pair in pairs_of([leaves(each) for each in documents]) if pair[1] >= 70]
+    assert sorted((min(pair), max(pair)) for pair in found[0]) == sorted(late)
+    assert all(a < b for a, b in found[0] if min(a, b) < 70)
+
+
 def test_malformed_documents_go_to_one_bucket_and_empty_ones_nowhere() -> None:
     rows = pa.table(
         [[1, 2, 3, 4, 5], ['{"user": 1}', "{", "{}", None, '{"x": 2}']], schema=SCHEMA
