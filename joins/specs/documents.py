@@ -37,7 +37,7 @@ MERGED: Final = "document"
 
 
 @dataclass(frozen=True)
-class Window:
+class DocumentWindow:
     """Which documents may meet: those that some window holds both of."""
 
     kind: str
@@ -70,7 +70,7 @@ class NaturalSpec:
     ids: Mapping[str, str]
     """By stream the column that names a document; needed for ``output="ids"`` only."""
     output: str
-    window: Window | None
+    window: DocumentWindow | None
     event_time: EventTime | None
     """Set where the window is one of time."""
     include: tuple[str, ...] | None
@@ -237,14 +237,14 @@ def windows_of(stream: str) -> str:
     return f"{stream} (windows)"
 
 
-def window_of(given: object) -> Window | None:
+def window_of(given: object) -> DocumentWindow | None:
     """The window that a user asked for. InvalidArgumentError if it is none."""
     if given is None:
         return None
     if isinstance(given, int) and not isinstance(given, bool):
         if given < 1:
             raise InvalidArgumentError(f"window={given!r}: give 1 document or more")
-        return Window("count", given, given)
+        return DocumentWindow("count", given, given)
     size, slide = given if isinstance(given, tuple | list) and len(given) == 2 else (given, given)
     size_us, slide_us = (_microseconds(each) for each in (size, slide))
     if not 0 < slide_us <= size_us or size_us % slide_us:
@@ -252,7 +252,7 @@ def window_of(given: object) -> Window | None:
             f"window={given!r}: the size of a window is a multiple of the step to the next one, "
             'as in window=("1 hour", "10 minutes")'
         )
-    return Window("time", size_us, slide_us)
+    return DocumentWindow("time", size_us, slide_us)
 
 
 def _microseconds(given: object) -> int:
@@ -268,7 +268,7 @@ def _microseconds(given: object) -> int:
 
 def _times(
     streams: Mapping[str, pa.Schema],
-    window: Window | None,
+    window: DocumentWindow | None,
     event_time: Mapping[str, str] | None,
     late: str,
 ) -> EventTime | None:

