@@ -139,7 +139,9 @@ def multiway_join(
         routing: Where rows of an inner join go: "hash" by one key that all streams have; "shares"
             along a grid of buckets, in which a stream without an equality has a dimension of its
             own; "biclique", of two streams, to one bucket of their side, and to all of the other to
-            look for partners. Default: by the condition. Fixed by the first start.
+            look for partners; "ranges", of two streams with a range condition, to the bucket of
+            their range, and to those where a partner may be. Default: by the condition. Fixed by
+            the first start.
         most_results: Most results for each row of a batch, in joins whose streams are not all
             connected by equalities; more fail the query. Default: more than 1,000 are logged.
         pins: Settings of your own by name, which the checkpoint keeps. A start with other ones, or

@@ -12,6 +12,7 @@ from lsmstate.joins.conditions.from_clause import is_from_clause
 from lsmstate.joins.conditions.pair_condition import PairCondition
 from lsmstate.joins.conditions.parser import parse_conjuncts
 from lsmstate.joins.conditions.predicate import text_of
+from lsmstate.joins.local.theta.range_routing import ThetaRanges
 from lsmstate.joins.protocols import Routing
 from lsmstate.joins.routing.biclique import BicliqueRouting
 from lsmstate.joins.routing.shares import JoinGraph, choose
@@ -32,9 +33,10 @@ from lsmstate.spark_integration.joins.run_join import run_join
 from lsmstate.spark_integration.joins.spec_operator import all_columns, pinned_inputs, plan_of
 from lsmstate.spark_integration.plan.inputs import Inputs
 from lsmstate.spark_integration.plan.options import OperatorOptions
+from lsmstate.spark_integration.skew.checks import check_local
 from lsmstate.spark_integration.stateful_operator.build import default_buckets, stateful_operator
 
-Routings = Literal["hash", "shares", "biclique"]
+Routings = Literal["hash", "shares", "biclique", "ranges"]
 #: What ``routing=`` may be.
 ROUTINGS: Final = get_args(Routings)
 
@@ -107,13 +109,16 @@ class ThetaRequest:
         equal = spec.equal_parts()
         common = [each for each in equal if len(each) == len(rows)]
         kind = self.routing or _chosen(len(rows), buckets, has_common=bool(common))
-        if kind == "biclique":
+        if kind in ("biclique", "ranges"):
             if self.shares is not None:
                 raise InvalidArgumentError(
-                    f"shares={self.shares!r}: routing='biclique' stores each row once, so there "
+                    f"shares={self.shares!r}: routing={kind!r} stores each row once, so there "
                     "is nothing to share; leave shares out, or give routing='shares'"
                 )
-            return kind, BicliqueRouting.of(rows, buckets)
+            if kind == "biclique":
+                return kind, BicliqueRouting.of(rows, buckets)
+            check_local(self.options.state_dir, "routing='ranges'", "routing='biclique'")
+            return kind, ThetaRanges.for_spec(spec)
         if kind == "hash":
             if not common:
                 raise InvalidArgumentError(
@@ -195,6 +200,11 @@ def _explained(kind: str, routing: Routing, streams: Mapping[str, DataFrame]) ->
         return (
             f"routing biclique: {m} buckets for {first}, {n} for {second}; a row of {first} is "
             f"sent to {n + 1} buckets and a row of {second} to {m + 1}, and each is stored once"
+        )
+    if isinstance(routing, ThetaRanges):
+        return (
+            "routing ranges: a row is stored in the bucket of its range, and sent to those that "
+            "its bounds reach; cut points follow the rows"
         )
     assert isinstance(routing, ThetaRouting)
     return f"routing {kind}: {routing.shares.explain()}"

@@ -56,14 +56,18 @@ def check_memory(streams: Sequence[str], memory_bytes: int) -> None:
         )
 
 
-def check_local(place: str | None) -> None:
-    """InvalidArgumentError if keys are to be spread and the state is not in a local directory. On a
-    remote file system, the first of several tasks cannot create a file that the others are sure to
-    read."""
+def check_local(
+    place: str | None,
+    option: str = f"skew={SPREAD!r}",
+    instead: str = f"skew={OBSERVE!r}",
+) -> None:
+    """InvalidArgumentError if rows are to be routed by tables and the state is not in a local
+    directory. On a remote file system, the first of several tasks cannot create a file that the
+    others are sure to read."""
     if place is not None and local_path(place) is None:
         raise InvalidArgumentError(
-            f"skew={SPREAD!r} needs its state in a local directory, not in {place}; name one with "
-            f"state_dir, or use skew={OBSERVE!r}"
+            f"{option} needs its state in a local directory, not in {place}; name one with "
+            f"state_dir, or use {instead}"
         )
 
 

@@ -152,6 +152,8 @@ def _prepare(query: Any, query_id: str, wanted: Wanted, context: Any) -> dict[st
         _check_state_is_there(storage.place(state_url(f"{checkpoint}/commits")), place)
     if wanted.settings.get(SKEW) == SPREAD:
         check_local(root)
+    elif wanted.has_tables:
+        check_local(root, "routing='ranges'", "routing='biclique'")
     conf = query.sparkSessionForStream().conf()
     _check_policy(conf, wanted)
     partitions = context.defaultParallelism()

@@ -82,8 +82,8 @@ class VersionedTables:
         assert isinstance(routing, TableRouting)
         if run.place.local_directory is None:
             raise InvalidArgumentError(
-                f"{run.place.where} is not a local directory, which skew='spread' needs; name one "
-                "with state_dir, or use skew='observe'"
+                f"{run.place.where} is not a local directory, which tables of routes need; "
+                "name one with state_dir, or leave skew='spread' or routing='ranges' out"
             )
         return cls(
             run.place.local_directory,

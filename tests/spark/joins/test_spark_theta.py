@@ -72,6 +72,23 @@ def test_a_band_join_of_two_streams_with_a_restart(
         query.start().awaitTermination(60)
 
 
+def test_a_band_join_routed_by_ranges_with_a_restart(
+    spark: Any, streams: dict[str, FileStream], tmp_path: Path
+) -> None:
+    on = "abs(a.x - b.y) <= 20"
+    for more in (None, {"x": [100, 200], "k": [1, 2]}):
+        if more is not None:
+            streams["a"].add(pa.table(more))
+        joined = multiway_join(read(spark, streams, "ab"), on, routing="ranges", state=STATE)
+        assert "routing ranges" in explain_join(joined)
+        run_to_end(joined, tmp_path / "checkpoint", tmp_path / "out")
+    expected = "SELECT * FROM {a} a JOIN {b} b ON abs(a.x - b.y) <= 20"
+    sql = expected.format(**{name: stream.sql for name, stream in streams.items()})
+    assert_same_rows(sql, committed(tmp_path / "out"), at_least=500)
+    tables = tmp_path / "checkpoint" / "lsmstate" / "routes"
+    assert (tables / f"table-{0:010d}.json").exists()
+
+
 def test_three_streams_of_which_one_has_a_range_alone(
     spark: Any, streams: dict[str, FileStream], tmp_path: Path
 ) -> None:
@@ -94,6 +111,11 @@ def test_what_does_not_fit_is_refused(spark: Any, streams: dict[str, FileStream]
         multiway_join(frames, "a.x < b.y", routing="ring")  # type: ignore[arg-type]
     with pytest.raises(InvalidArgumentError, match="routing='hash': no equality"):
         multiway_join(frames, "a.x < b.y", routing="hash")
+    with pytest.raises(InvalidArgumentError, match="has no range between two streams"):
+        multiway_join(frames, "a.x <> b.y", routing="ranges")
+    remote = State(state_dir="s3://somewhere/state")
+    with pytest.raises(InvalidArgumentError, match="routing='ranges' needs its state in a local"):
+        multiway_join(frames, "a.x < b.y", routing="ranges", state=remote)
     with pytest.raises(InvalidArgumentError, match="skew='spread': no equality connects"):
         multiway_join(frames, "a.x < b.y", skew="spread")
     with pytest.raises(InvalidArgumentError, match="emit='changes': no equality connects"):
