@@ -75,7 +75,7 @@ REACHES: Final = StreamSchema(
 
 
 @dataclass(frozen=True)
-class Window:
+class TimeWindow:
     """Windows of event time: ``size_us`` long, one beginning every ``slide_us``."""
 
     size_us: int
@@ -103,7 +103,7 @@ class SimilaritySpec:
     event_time: EventTime | None = None
     within_us: int | None = None
     """How far the event times of a pair may be apart."""
-    window: Window | None = None
+    window: TimeWindow | None = None
     """The event times of a pair lie in one window."""
     compared_as: pa.Schema | None = None
     """The types in which keys are compared, if the caller casts them."""
@@ -502,7 +502,7 @@ def with_time(
     return replace(spec, event_time=timing, within_us=within_us, window=windows)
 
 
-def _windows(window: WindowLike) -> Window:
+def _windows(window: WindowLike) -> TimeWindow:
     parts = [window] if isinstance(window, str | timedelta) else list(window)
     if not 1 <= len(parts) <= 2:
         raise InvalidArgumentError(
@@ -514,7 +514,7 @@ def _windows(window: WindowLike) -> Window:
         raise InvalidArgumentError(
             f"window={window!r}: the slide must be more than nothing, and at most the length"
         )
-    return Window(size, slide)
+    return TimeWindow(size, slide)
 
 
 def _microseconds(what: str, value: str | timedelta) -> int:

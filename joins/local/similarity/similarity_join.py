@@ -35,7 +35,7 @@ from lsmstate.joins.local.similarity.spaces import space_of
 from lsmstate.joins.local.similarity.stretches import Groups, Stretches, pairs_of
 from lsmstate.joins.local.similarity.vectors import arrived
 from lsmstate.joins.protocols import Batch, Context, Role
-from lsmstate.joins.specs.similarity import ARRIVAL, FACTS, SimilaritySpec, Window, has_keys
+from lsmstate.joins.specs.similarity import ARRIVAL, FACTS, SimilaritySpec, TimeWindow, has_keys
 from lsmstate.schema.arrow_sizes import pieces_of, row_sizes
 from lsmstate.schema.batches import as_batch
 from lsmstate.store import MultimapStore, Mutation
@@ -293,7 +293,7 @@ class _PairFilter:
         self.hashes: tuple[Any, Any, Mask] | None = None
         self.times: tuple[Numbers, Numbers] | None = None
         self.within_us: int | None = None
-        self.window: Window | None = None
+        self.window: TimeWindow | None = None
 
     def __call__(self, places: Places, partners: Places) -> Mask | None:
         """None: all."""
@@ -312,7 +312,7 @@ class _PairFilter:
 
 
 def in_one_window(
-    first: Numbers, second: Numbers, within_us: int | None, window: Window | None
+    first: Numbers, second: Numbers, within_us: int | None, window: TimeWindow | None
 ) -> Mask:
     """Which pairs of times are at most so far apart, and lie in one window."""
     low, high = np.minimum(first, second), np.maximum(first, second)
