@@ -75,6 +75,9 @@ _METHOD_LIMIT: Final = "spark.sql.codegen.hugeMethodLimit"
 _METHOD_BYTES: Final = 4000
 _SPARK_METHOD_BYTES: Final = 65535
 
+#: How long the end of the program waits for listeners to take the last events.
+_LAST_EVENTS_MS: Final = 5000
+
 _log = logging.getLogger("lsmstate")
 
 _listening: "WeakKeyDictionary[SparkSession, QueryStarter]" = WeakKeyDictionary()
@@ -86,14 +89,17 @@ def listen(spark: SparkSession) -> None:
         listener = QueryStarter(spark)
         spark.streams.addListener(listener)
         _listening[spark] = listener
-        atexit.register(_stop_listening, spark.streams, listener)
+        atexit.register(_stop_listening, spark.streams, listener, context_of(spark))
 
 
-def _stop_listening(streams: StreamingQueryManager, listener: "QueryStarter") -> None:
-    """At the end of the program: otherwise Spark logs an error per event that finds no Python."""
+def _stop_listening(streams: StreamingQueryManager, listener: "QueryStarter", context: Any) -> None:
+    """At the end of the program: otherwise Spark logs an error per event that finds no Python.
+
+    Events that wait are handed to all listeners first, those of the program among them."""
     # A session that was stopped, or whose JVM is gone, has no listeners left to remove.
     with suppress(Py4JError, OSError):
         streams.removeListener(listener)
+        context.listenerBus().waitUntilEmpty(_LAST_EVENTS_MS)
 
 
 class QueryStarter(StreamingQueryListener):
