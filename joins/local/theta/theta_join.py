@@ -28,6 +28,7 @@ from lsmstate.joins.local.parts.row_picks import Numbers, Picked
 from lsmstate.joins.local.parts.write_parts import WriteParts
 from lsmstate.joins.local.theta.lengths import length_classes
 from lsmstate.joins.local.theta.step_ranges import StepRanges, key_values
+from lsmstate.joins.local.theta.tiles import candidates, tiled
 from lsmstate.joins.protocols import Batch, Context, Role
 from lsmstate.joins.specs.theta import LENGTHS, Step, ThetaIndex, ThetaSpec
 from lsmstate.schema.arrow_sizes import row_sizes
@@ -215,12 +216,7 @@ class ThetaJoin(KeepsAllRows):
     ) -> Iterator[tuple[Numbers, BoundRows]]:
         """Places of combinations, and beside each a row that it may match."""
         if step.kind == "scan":
-            every = np.arange(size_of(found), dtype=np.int64)
-            pieces = self._store.iterate(step.index.name, max_bytes=self._piece_bytes)
-            for _, rows in pieces:
-                sizes, all_rows = row_sizes(rows), np.full(len(every), rows.num_rows)
-                for lefts, rights in stretches(every, np.zeros_like(every), all_rows):
-                    yield lefts, BoundRows(rows, sizes, rights)
+            yield from self._scanned(found, step)
             return
         lengths = self._lengths_of(step.index) if step.kind == "interval" else ()
         ranges = StepRanges(step, sorted(lengths))
@@ -232,6 +228,21 @@ class ThetaJoin(KeepsAllRows):
                 sizes = row_sizes(rows)
                 for lefts, rights in stretches(owners[at], first, stop):
                     yield lefts, BoundRows(rows, sizes, rights)
+
+    def _scanned(self, found: Combinations, step: Step) -> Iterator[tuple[Numbers, BoundRows]]:
+        """Each combination beside all rows of a stream that arithmetic does not rule out."""
+        count = size_of(found)
+        every = np.arange(count, dtype=np.int64)
+        comparisons = tiled(step.checks, self._spec.streams)
+        for _, rows in self._store.iterate(step.index.name, max_bytes=self._piece_bytes):
+            sizes = row_sizes(rows)
+            if comparisons:
+                pairs = candidates(comparisons, values_of(found), count, rows, step.target)
+            else:
+                stop = np.full(count, rows.num_rows)
+                pairs = stretches(every, np.zeros_like(every), stop)
+            for lefts, rights in pairs:
+                yield lefts, BoundRows(rows, sizes, rights)
 
     def _picked(self, found: Combinations) -> Picked:
         """Whole combinations as results."""
@@ -246,13 +257,17 @@ CANDIDATES: Final = "candidates"
 
 def stretches(lefts: Numbers, first: Numbers, stop: Numbers) -> Iterator[tuple[Numbers, Numbers]]:
     """Each left place beside all places of its stretch, in blocks of at most BLOCK_ROWS."""
-    ends = np.cumsum(stop - first)
+    counts = stop - first
+    ends = np.cumsum(counts)
     total = int(ends[-1]) if len(ends) else 0
-    starts = first - (ends - (stop - first))
+    starts = first - (ends - counts)
     for begin in range(0, total, BLOCK_ROWS):
-        numbers = np.arange(begin, min(total, begin + BLOCK_ROWS), dtype=np.int64)
-        at = np.searchsorted(ends, numbers, side="right")
-        yield lefts[at], starts[at] + numbers
+        end = min(total, begin + BLOCK_ROWS)
+        head, tail = np.searchsorted(ends, (begin, end - 1), side="right")
+        here = np.arange(head, tail + 1)
+        least = np.maximum(ends[here] - counts[here], begin)
+        at = np.repeat(here, np.minimum(ends[here], end) - least)
+        yield lefts[at], starts[at] + np.arange(begin, end, dtype=np.int64)
 
 
 def size_of(found: Combinations) -> int:

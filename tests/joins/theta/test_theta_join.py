@@ -4,6 +4,7 @@ import random
 from collections import Counter
 from tempfile import TemporaryDirectory
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -142,3 +143,22 @@ def test_the_explanation_names_keys_ranges_and_checks() -> None:
     assert "condition a.i > 3: filters rows before they are stored" in told
     assert "condition a.i <> b.n: checked on candidates" in told
     assert "a row of a looks into b by a range" in told
+
+
+def test_arithmetic_without_an_index_equals_brute_force() -> None:
+    rng = np.random.default_rng(4)
+    x, u, y, v = (rng.normal(size=n) for n in (70, 70, 3000, 3000))
+    x[3], y[5], y[6], v[7] = np.nan, np.nan, np.inf, -np.inf
+    a, b = pa.table({"x": x, "u": u}), pa.table({"y": y, "v": v})
+    a = a.set_column(1, "u", pa.array(u, mask=np.arange(70) == 9))
+    on = "a.x * b.y + a.u * b.v < -3.5"
+    with MultiwayJoin({"a": a.schema, "b": b.schema}, on=on) as join:
+        join.process("b", b).close()
+        found = join.process("a", a).to_table()
+    with np.errstate(all="ignore"):
+        holds = x[:, None] * y + u[:, None] * v < -3.5
+    holds[9] = False
+    rows, columns = np.nonzero(holds)
+    expected = sorted(zip(x[rows], y[columns], strict=True))
+    assert sorted(zip(*(found.column(n).to_pylist() for n in "xy"), strict=True)) == expected
+    assert len(expected) > 500
