@@ -122,4 +122,4 @@ def _matrix(name: str, column: pa.Array) -> npt.NDArray[Any]:
         )
     width = int(lengths[0]) if len(lengths) else 0
     found = values.to_numpy(zero_copy_only=False).astype(np.float64)
-    return found.reshape(len(column), width)
+    return np.asarray(found.reshape(len(column), width))

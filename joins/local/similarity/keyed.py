@@ -98,7 +98,7 @@ class Keyed:
 
     def _keys_of(self, values: Any, *, is_stored: bool) -> tuple[Numbers, Numbers]:
         """Rows, and beside each a key of its."""
-        make = self._keys.stored if is_stored else self._keys.asked
+        make: Any = self._keys.stored if is_stored else self._keys.asked
         items = values.tolist() if self._is_text else map(members_of, values.to_pylist())
         found = [make(each) for each in items]
         lengths = np.array([len(each) for each in found], np.int64)

@@ -148,6 +148,7 @@ class SimilarityJoin(KeepsAllRows):
         count = mine.rows.num_rows
         if not count:
             return
+        assert mine.arrivals is not None
         values = self._values(stream, mine.rows)
         homes, orders = self._index.homes(values, mine.arrivals)
         places = placed(self._spec.place_schema, mine.keys, homes, orders)
