@@ -68,6 +68,11 @@ class KindCase:
 
     def on_spark(self, streams: Mapping[str, Any], *, is_other: bool = False, **more: Any) -> Any:
         """The join of streaming DataFrames, whose event times are the columns of watermarks."""
+        if self.similar is not None:
+            from lsmstate.spark import similarity_join
+
+            asked = {**self.similar, "threshold": self.similar["threshold"] + is_other}
+            return similarity_join(streams, self.on, **asked, **grouped(**more))
         if self.on is None:
             from pyspark import cloudpickle
 
@@ -126,6 +131,12 @@ class DocumentCase(KindCase):
         state = State(backend=backend, state_dir=path)
         options: dict[str, Any] = {"at_least": 2} if is_other else {}
         return NaturalJoin(self.streams, "doc", state=state, **options, **more)
+
+    def on_spark(self, streams: Mapping[str, Any], *, is_other: bool = False, **more: Any) -> Any:
+        """The join of streaming DataFrames."""
+        from lsmstate.spark import natural_join
+
+        return natural_join(streams, "doc", at_least=1 + is_other, **grouped(**more))
 
     def rows(self, count: int, seed: int) -> dict[str, pa.Table]:
         """Documents of up to three attributes; some have none of them."""
