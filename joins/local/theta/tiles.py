@@ -133,10 +133,10 @@ def _is_double(part: Expression, streams: Streams) -> bool:
     match part:
         case Column():
             kind = type_of(part, streams)
-            return pa.types.is_float64(kind) or pa.types.is_signed_integer(kind)
+            return bool(pa.types.is_float64(kind) or pa.types.is_signed_integer(kind))
         case Constant(value):
             is_number = isinstance(value, int | float | Decimal)
             return is_number and not isinstance(value, bool)
         case Call(name, _):
-            return name in _OPERATORS and pa.types.is_float64(type_of(part, streams))
+            return name in _OPERATORS and bool(pa.types.is_float64(type_of(part, streams)))
     return False
