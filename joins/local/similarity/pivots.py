@@ -40,8 +40,8 @@ _FIRST_ROWS: Final = 500
 _ROWS_PER_PIVOT: Final = 8
 #: New pivots are added where rows lie further from theirs than this many times those before.
 _DRIFT: Final = 1.5
-#: Part of the pairs that must be left out for pivots to be worth it.
-_WORTH: Final = 0.6
+#: Most of the pairs that may be left for pivots to be worth it: rings cost more a pair than tiles.
+_WORTH: Final = 0.25
 #: Rows that are looked at for that.
 _SAMPLE: Final = 256
 
