@@ -339,7 +339,7 @@ cdef bint _walk_block(
         at = segments.offsets + 2 * place[0]
         order = _word_of(walker, segments.data + at[0], at[1] - at[0], &low)
         if order > 0:
-            return _leave_block(sst, walker, segments, place[0])
+            return _go_on_in_last_group(sst, walker, segments, place[0])
         if order == 0 and words.word < low:
             _gallop_words(walker, &words, low)
             while words.word < low:
@@ -378,6 +378,23 @@ cdef bint _restart_block(Sst sst, Walker* walker) except -1 nogil:
     if enter_key_block(walker.key_block.data, walker.key_block.size, &walker.search):
         sst.damaged(walker.key_offset, BLOCK_KEYS)
     return True
+
+
+cdef bint _go_on_in_last_group(
+    Sst sst, Walker* walker, const Segments* segments, Py_ssize_t place
+) except -1 nogil:
+    """A segment begins behind all keys with the prefix of the restarts: only the last group may have
+    such keys, as those of the next stream. Stand there, or stand nowhere if the index leads to
+    another block. False: the file has no more entries."""
+    cdef const uint8_t* low
+    cdef size_t low_size
+    _low_of(segments, place, &low, &low_size)
+    if not _is_in_block(sst, walker, low, low_size):
+        return _restart_block(sst, walker)
+    walker.search.key.size = 0
+    _enter_group(sst, walker, walker.search.block.restart_count - 1)
+    walker.stands = True
+    return _advance(sst, walker) and _go_on_to(sst, walker, low, low_size)
 
 
 cdef bint _leave_block(

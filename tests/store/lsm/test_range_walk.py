@@ -11,6 +11,8 @@ from lsmstate.store import RangeBounds, StreamSchema
 ROWS = pa.schema([("id", pa.int64())])
 OPTIONS = Options(memory_bytes=5 * MIB, memtable_bytes=256 * KIB)
 BATCH = 15_000
+#: In these states a walk has lost entries: it took the end of the restarts for that of the block.
+SEEDS = (14, 39, 55, 111, 151, 269, 271, 276)
 
 
 def numbers(rng, count, domain):
@@ -70,3 +72,33 @@ def test_walks_find_what_a_sorted_array_has(tmp_path, make, kind, domain):
         for at, row in enumerate(few):
             assert read[at] == order[first[row] : stop[row]].tolist()
         assert store.stats().peak_memory_bytes <= OPTIONS.memory_bytes
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_streams_meet_in_the_last_group_of_a_key_block(tmp_path, seed):
+    """Behind the last restart lie keys of the next stream, which begin as no restart does."""
+    rng = np.random.default_rng(seed)
+    key = pa.schema([("k", pa.int64())])
+    most = {"a": 60, "b": 16, "c": 8}
+    streams = [StreamSchema(name, key, ROWS) for name in most]
+    with open_store(str(tmp_path), streams, options=OPTIONS) as store:
+        known = {}
+        for name, count in most.items():
+            known[name] = rng.integers(0, 100, rng.integers(1, count))
+            ids = pa.record_batch([known[name]], schema=ROWS)
+            store.append(name, ids, pa.record_batch([known[name]], schema=key))
+        store.commit()
+        for name, values in known.items():
+            low = rng.integers(0, 100, 6)
+            high = low + 5
+            order = np.sort(values)
+            expected = np.searchsorted(order, high, "right") - np.searchsorted(order, low)
+            bounds = RangeBounds(low=pa.array(low), high=pa.array(high))
+            assert store.count_ranges(name, bounds).tolist() == expected.tolist()
+            found = np.zeros(6, np.int64)
+            for piece in store.probe_ranges(name, bounds, 1000):
+                ids = piece.rows.column("id").to_numpy()
+                for at, start, end in zip(piece.ranges, piece.first, piece.stop, strict=True):
+                    assert ((ids[start:end] >= low[at]) & (ids[start:end] <= high[at])).all()
+                    found[at] += end - start
+            assert found.tolist() == expected.tolist()
