@@ -2,12 +2,14 @@ from typing import final
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import disjoint_base
 
 from lsmstate.cython_ext.documents.attribute_values import AttributeValues, Documents
 
 _Numbers = npt.NDArray[np.int64]
 _Cells = tuple[_Numbers, _Numbers] | None
 
+@disjoint_base
 class DocumentIndex:
     def __init__(self, values: AttributeValues, at_least: int = 1) -> None: ...
     def __len__(self) -> int: ...
@@ -27,6 +29,7 @@ class DocumentIndex:
         cells: _Cells = None,
     ) -> tuple[_Numbers, _Numbers, int, int]: ...
 
+@disjoint_base
 class PostingLists(DocumentIndex): ...
 
 @final
