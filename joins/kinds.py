@@ -19,9 +19,11 @@ from lsmstate.joins.local.rooted.change_join import RootedChangeJoin
 from lsmstate.joins.local.similarity.similarity_join import COUNTERS as SIMILARITY_COUNTERS
 from lsmstate.joins.local.similarity.similarity_join import SimilarityJoin
 from lsmstate.joins.local.theta.theta_join import CANDIDATES, ThetaJoin
+from lsmstate.joins.local.timed.asof_join import AsofLocalJoin
 from lsmstate.joins.local.timed.event_time_join import EventTimeJoin, Timed
 from lsmstate.joins.local.timed.final_join import FinalJoin
 from lsmstate.joins.protocols import Context, LocalJoin, MakesLocalJoin, Spec
+from lsmstate.joins.specs.asof import AsofSpec
 from lsmstate.joins.specs.binary_tree import BinaryTree
 from lsmstate.joins.specs.changes import ChangeSpec, GraphChangeSpec
 from lsmstate.joins.specs.changes_multi_key import RootedChangeSpec
@@ -146,6 +148,7 @@ for _kind in (
     Kind("changes of joins of any type", RootedChangeSpec, _rooted, is_rescaled=True),
     Kind("theta", ThetaSpec, ThetaJoin, counters=(CANDIDATES,)),
     Kind("final", FinalSpec, FinalJoin.of, is_rescaled=True),
+    Kind("as of", AsofSpec, AsofLocalJoin),
     Kind("similarity", SimilaritySpec, _similar, SIMILARITY_COUNTERS),
     Kind("natural join of documents", NaturalSpec, NaturalLocalJoin, counters=COUNTERS),
 ):

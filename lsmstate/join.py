@@ -1,5 +1,6 @@
 """Streaming joins in plain Python, without Spark."""
 
+from lsmstate.joins.asof import AsofJoin, asof_join
 from lsmstate.joins.documents import NaturalJoin
 from lsmstate.joins.local.inner.umjoin import UMJoin
 from lsmstate.joins.local.parts.results import Results
@@ -10,6 +11,7 @@ from lsmstate.joins.spec_join import SpecJoin
 from lsmstate.joins.specs.one_key import JoinSpec, output_names
 
 __all__ = [
+    "AsofJoin",
     "JoinSpec",
     "MultiwayJoin",
     "NaturalJoin",
@@ -18,6 +20,7 @@ __all__ = [
     "State",
     "Time",
     "UMJoin",
+    "asof_join",
     "output_names",
     "similarity_join",
 ]

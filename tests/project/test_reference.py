@@ -24,7 +24,7 @@ import lsmstate
 from lsmstate import Expiry, InvalidArgumentError, Options, StreamSchema, open_store
 from lsmstate.cli.main import app
 from lsmstate.cython_ext.memory.budget import Budget
-from lsmstate.join import MultiwayJoin, State, Time, similarity_join
+from lsmstate.join import MultiwayJoin, State, Time, asof_join, similarity_join
 from lsmstate.stats import CacheStats, FilterStats, PauseStats, ProbeStats, StoreStats, WriteStats
 from support.grouped import grouped
 from support.paths import ROOT, SUPPORT, TESTS
@@ -108,6 +108,7 @@ def fixed(heading: str, option: str) -> str:
 def test_options_without_spark() -> None:
     assert shown(OPTIONS["MultiwayJoin"]) == taken(MultiwayJoin)
     assert shown([r for r in OPTIONS["similarity_join"] if "option" in r]) == taken(similarity_join)
+    assert shown([r for r in OPTIONS["asof_join"] if "option" in r]) == taken(asof_join)
     assert shown(OPTIONS["Time"]) == taken(Time)
     assert shown(OPTIONS["State"]) == taken(State)
     of_store = from_option("lsmstate.Options", "memory_bytes", "background")

@@ -11,7 +11,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from lsmstate.join import MultiwayJoin, NaturalJoin, State
+from lsmstate.join import MultiwayJoin, NaturalJoin, State, asof_join
 from lsmstate.joins.kinds import Kind, register
 from lsmstate.joins.spec_join import SpecJoin
 from lsmstate.joins.specs.similarity import SimilaritySpec
@@ -151,6 +151,53 @@ class DocumentCase(KindCase):
         return found
 
 
+@dataclass(frozen=True)
+class AsofCase(KindCase):
+    """An as-of join by ``k``. Rows of a stream have different times, so one is the nearest."""
+
+    def opened(self, backend: str, path: str | None, *, is_other: bool = False, **more: Any) -> Any:
+        """The join."""
+        return asof_join(
+            self.streams, self.on, **self._asked(is_other), **_in(backend, path), **more
+        )
+
+    def on_spark(self, streams: Mapping[str, Any], *, is_other: bool = False, **more: Any) -> Any:
+        """The join of streaming DataFrames."""
+        from lsmstate.spark import asof_join
+
+        return asof_join(streams, self.on, **self._asked(is_other), **grouped(**more))
+
+    def _asked(self, is_other: bool) -> dict[str, Any]:
+        return {"by": "k", "how": "left", "tolerance": "5 minutes" if is_other else "9 minutes"}
+
+    @property
+    def is_timed(self) -> bool:
+        """Its streams have event times."""
+        return True
+
+    def rows(self, count: int, seed: int) -> dict[str, pa.Table]:
+        """Rows whose times within a stream differ."""
+        rng = random.Random(seed)
+        found = {}
+        for name, table in super().rows(count, seed).items():
+            times = [START + timedelta(seconds=s) for s in rng.sample(range(2400), count)]
+            at = table.schema.get_field_index("at")
+            found[name] = table.set_column(
+                at, table.schema.field(at), pa.array(times, table.schema.field(at).type)
+            )
+        return found
+
+
+def _in(backend: str, path: str | None) -> dict[str, Any]:
+    return {"state": State(backend=backend, state_dir=path)}
+
+
+def _asof_sql() -> str:
+    near = "b.at >= a.at - INTERVAL 9 MINUTES"
+    shown = ", ".join(f"CASE WHEN {near} THEN b.{c} END" for c in TIMED_B.names)
+    return f"SELECT a.*, {shown} FROM a ASOF LEFT JOIN b ON a.k = b.k AND a.at >= b.at"
+
+
 def _documents_sql() -> str:
     equal = [f"(a.doc->>'{each}') = (b.doc->>'{each}')" for each in "uvw"]
     agree = " AND ".join(f"coalesce({each}, true)" for each in equal)
@@ -234,6 +281,7 @@ CASES = {
         {n: pa.schema([(f"{n}_id", pa.int64()), ("doc", pa.string())]) for n in "ab"},
         _documents_sql(),
     ),
+    "as of": AsofCase(TIMED, _asof_sql(), "a.at >= b.at"),
     "cross join": KindCase({"a": A, "c": C}, "SELECT a.*, c.* FROM a CROSS JOIN c"),
     "similarity": KindCase(
         {"a": POINTS, "b": POINTS},
