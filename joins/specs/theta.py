@@ -9,7 +9,7 @@
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Final
 
@@ -95,6 +95,8 @@ class Step:
     low: Range | None = None
     high: Range | None = None
     """Of an interval: what bounds its upper end from below."""
+    second: Range | None = None
+    """A range of another column, by which the rows of a stretch are ordered."""
     checks: tuple[PairCondition, ...] = field(default=())
     """What candidates have to keep."""
 
@@ -295,7 +297,10 @@ class ThetaSpec:
         checks = tuple(
             PairCondition(c) for c in usable if c not in answered and len(streams_of(c)) > 1
         )
-        return Step(target, index, equal, low, high, checks)
+        second = high if high is not None else _second(found, low)
+        if second is not None and not _is_ordered(second):
+            second = None
+        return Step(target, index, equal, low, high, second, checks)
 
 
 #: The key, and the rows, of a stream that holds length classes.
@@ -359,6 +364,19 @@ def _range(found: Sequence[Restriction]) -> Range | None:
     return Range([each for each in found if each.part == found[0].part]) if found else None
 
 
+def _second(found: Sequence[Restriction], low: Range | None) -> Range | None:
+    """Beside a range of one column, that of another one."""
+    if low is None:
+        return None
+    others = [each for each in found if each.part != low.part and each.sign != "="]
+    return _range(others)
+
+
+def _is_ordered(second: Range) -> bool:
+    """Whether NumPy orders its values as conditions do."""
+    return _has_lengths(second.part.type) and all(each.is_exact for each in second.restrictions)
+
+
 def _has_lengths(kind: pa.DataType) -> bool:
     return pa.types.is_timestamp(kind) or any(is_one(kind) for is_one in _LENGTHS)
 
@@ -371,4 +389,4 @@ def _selectivity(step: Step) -> tuple[int, bool]:
 
 def _served(step: Step, kept: Sequence[ThetaIndex]) -> Step:
     index = next(each for each in kept if each.serves(step.index))
-    return Step(step.target, index, step.equal, step.low, step.high, step.checks)
+    return replace(step, index=index)

@@ -21,13 +21,15 @@ from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.conditions.columns import Column
 from lsmstate.joins.conditions.evaluate import Values
 from lsmstate.joins.conditions.pair_condition import PairCondition
-from lsmstate.joins.local.parts.bound_rows import BLOCK_ROWS, BoundRows, coalesced, parts_of
+from lsmstate.joins.local.parts.bound_rows import BoundRows, coalesced, parts_of
 from lsmstate.joins.local.parts.full_history import KeepsAllRows
 from lsmstate.joins.local.parts.results import Results, check_finished
 from lsmstate.joins.local.parts.row_picks import Numbers, Picked
 from lsmstate.joins.local.parts.write_parts import WriteParts
 from lsmstate.joins.local.theta.lengths import length_classes
+from lsmstate.joins.local.theta.slabs import SecondRange
 from lsmstate.joins.local.theta.step_ranges import StepRanges, key_values
+from lsmstate.joins.local.theta.stretches import stretches
 from lsmstate.joins.local.theta.tiles import candidates, tiled
 from lsmstate.joins.protocols import Batch, Context, Role
 from lsmstate.joins.specs.theta import LENGTHS, Step, ThetaIndex, ThetaSpec
@@ -220,13 +222,22 @@ class ThetaJoin(KeepsAllRows):
             return
         lengths = self._lengths_of(step.index) if step.kind == "interval" else ()
         ranges = StepRanges(step, sorted(lengths))
-        for bounds, owners in ranges.of(values_of(found), size_of(found)):
+        count = size_of(found)
+        second: SecondRange | None = None
+        if step.second is not None:
+            second = SecondRange(step.second, values_of(found), count)
+        for bounds, owners in ranges.of(values_of(found), count):
             name = step.index.name
             for rows, at, first, stop, _ in self._store.probe_ranges(
                 name, bounds, self._piece_bytes
             ):
                 sizes = row_sizes(rows)
-                for lefts, rights in stretches(owners[at], first, stop):
+                pairs = (
+                    stretches(owners[at], first, stop)
+                    if second is None
+                    else second.pairs(rows, owners[at], first, stop)
+                )
+                for lefts, rights in pairs:
                     yield lefts, BoundRows(rows, sizes, rights)
 
     def _scanned(self, found: Combinations, step: Step) -> Iterator[tuple[Numbers, BoundRows]]:
@@ -253,21 +264,6 @@ class ThetaJoin(KeepsAllRows):
 
 #: Among a join's counts: combinations that indexes picked, which conditions then judged.
 CANDIDATES: Final = "candidates"
-
-
-def stretches(lefts: Numbers, first: Numbers, stop: Numbers) -> Iterator[tuple[Numbers, Numbers]]:
-    """Each left place beside all places of its stretch, in blocks of at most BLOCK_ROWS."""
-    counts = stop - first
-    ends = np.cumsum(counts)
-    total = int(ends[-1]) if len(ends) else 0
-    starts = first - (ends - counts)
-    for begin in range(0, total, BLOCK_ROWS):
-        end = min(total, begin + BLOCK_ROWS)
-        head, tail = np.searchsorted(ends, (begin, end - 1), side="right")
-        here = np.arange(head, tail + 1)
-        least = np.maximum(ends[here] - counts[here], begin)
-        at = np.repeat(here, np.minimum(ends[here], end) - least)
-        yield lefts[at], starts[at] + np.arange(begin, end, dtype=np.int64)
 
 
 def size_of(found: Combinations) -> int:

@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 from tempfile import TemporaryDirectory
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.join import MultiwayJoin
+from lsmstate.joins.local.theta import slabs
 from lsmstate.joins.options import State, Time
 from lsmstate.joins.specs.theta import ThetaSpec
 from support.examples import examples
@@ -60,8 +62,46 @@ def check_one(seed: int, path: str) -> None:
 @settings(max_examples=examples(200), deadline=None)
 @given(seed=st.integers(0, 1 << 32))
 def test_any_condition_any_cut_and_any_restart(seed: int) -> None:
-    with TemporaryDirectory() as path:
+    # Second ranges are ranked from the first row on, in blocks as small as can be, or as they are.
+    worth, leaf = random.Random(seed).choice([(0, 1), (0, 2), (slabs.WORTH, slabs.LEAF)])
+    with (
+        TemporaryDirectory() as path,
+        patch.object(slabs, "WORTH", worth),
+        patch.object(slabs, "LEAF", leaf),
+    ):
         check_one(seed, path)
+
+
+@pytest.mark.parametrize("kind", ["correlated", "apart", "with equal values and nulls"])
+def test_two_inequalities_equal_brute_force(kind: str) -> None:
+    rng = np.random.default_rng(11)
+    schema = pa.schema([("id", pa.int64()), ("x", pa.float64()), ("u", pa.float64())])
+
+    def made(count: int) -> pa.RecordBatch:
+        x = rng.random(count) * 1000
+        u = 0.3 * x + rng.normal(0, 1, count) if kind == "correlated" else rng.random(count) * 1000
+        if kind == "with equal values and nulls":
+            x, u = np.round(x / 100), np.round(u / 100)
+            u[rng.random(count) < 0.1] = np.nan
+            u[rng.random(count) < 0.1] = -0.0
+        nulls = rng.random(count) < 0.1
+        return pa.record_batch([np.arange(count), x, pa.array(u, mask=nulls)], schema=schema)
+
+    stored, new = made(6000), made(150)
+    with MultiwayJoin({"a": schema, "b": schema}, "a.x < b.x AND a.u > b.u") as join:
+        for first in range(0, 6000, 1000):
+            join.process("b", stored.slice(first, 1000)).close()
+        found = found_ids(join, join.process("a", new), ["a", "b"])
+
+    def columns(of: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        u = of.column("u").to_numpy(zero_copy_only=False)
+        known = of.column("u").is_valid().to_numpy(zero_copy_only=False)
+        return of.column("x").to_numpy(), np.where(np.isnan(u), np.inf, u), known
+
+    (ax, au, ak), (bx, bu, bk) = columns(new), columns(stored)
+    holds = (ax[:, None] < bx) & (au[:, None] > bu) & ak[:, None] & bk
+    assert found == Counter(zip(*(at.tolist() for at in np.nonzero(holds)), strict=True))
+    assert len(found) > 1000
 
 
 INTS = pa.schema([("n", pa.int64())])
