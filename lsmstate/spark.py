@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from lsmstate.joins.options import State, Time
     from lsmstate.spark_integration.demo import DemoSettings, run_demo
+    from lsmstate.spark_integration.joins.asof import asof_join
     from lsmstate.spark_integration.joins.documents import natural_join
     from lsmstate.spark_integration.joins.multiway_join import multiway_join
     from lsmstate.spark_integration.joins.shares import explain_join
@@ -36,6 +37,7 @@ __all__ = [
     "QueryState",
     "State",
     "Time",
+    "asof_join",
     "configure",
     "drop_original",
     "explain_join",
@@ -63,6 +65,7 @@ _MODULES = {
     "QueryState": "lsmstate.spark_integration.state_reader.query_state",
     "State": "lsmstate.joins.options",
     "Time": "lsmstate.joins.options",
+    "asof_join": "lsmstate.spark_integration.joins.asof",
     "configure": "lsmstate.spark_integration.session.configure",
     "drop_original": "lsmstate.spark_integration.rescale.rescale",
     "explain_join": "lsmstate.spark_integration.joins.shares",

@@ -307,8 +307,6 @@ def _compared(streams: Mapping[str, pa.Schema], on: object) -> tuple[dict[str, s
             pass
         case _:
             raise InvalidArgumentError(f"on={on!r} is no comparison of two columns; {usage}")
-    if one.stream != left:
-        one, two, sign = two, one, _SWAPPED[sign]
     kinds = [streams[each.stream].field(each.name).type for each in (one, two)]
     are_stamps = all(map(pa.types.is_timestamp, kinds)) and len({k.tz is None for k in kinds}) == 1
     if not are_stamps and not all(pa.types.is_integer(k) and k != pa.uint64() for k in kinds):
@@ -316,7 +314,9 @@ def _compared(streams: Mapping[str, pa.Schema], on: object) -> tuple[dict[str, s
             f"on={on!r} compares {kinds[0]} and {kinds[1]}; give two time stamps, both with a time "
             "zone or both without, or two whole numbers"
         )
-    return {left: one.name, right: two.name}, sign
+    if one.stream == left:
+        return {left: one.name, right: two.name}, sign
+    return {left: two.name, right: one.name}, _SWAPPED[sign]
 
 
 def _tolerance(given: object, kind: pa.DataType) -> int:

@@ -245,6 +245,16 @@ def test_results_that_are_given_up_are_gone(tmp_path):
         assert join.advance(20).count() == 0
 
 
+def test_a_comparison_may_be_written_from_either_side():
+    found = []
+    for on in ("q.at > p.at", "p.at < q.at"):
+        with asof_join(NUMBERS, on) as join:
+            join.process("p", batch_of(NUMBERS["p"], [(0, 1, 1), (0, 2, 2), (0, 3, 3)])).close()
+            join.process("q", batch_of(NUMBERS["q"], [(0, 2, 4)])).close()
+            found.append(pairs(join.advance(3)))
+    assert found == [[(4, 1)]] * 2
+
+
 def test_late_rows_are_handed_out_on_demand():
     with asof_join(NUMBERS, "q.at < p.at", time=Time(late="side")) as join:
         join.advance(10).close()

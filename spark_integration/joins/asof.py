@@ -1,0 +1,111 @@
+"""asof_join: each row of one streaming DataFrame with the nearest row of another one in time."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import types as T
+
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.asof import How
+from lsmstate.joins.options import GROUPS, STATE, TIME, State, Time, refuse_other_fields
+from lsmstate.joins.routing.hash_router import HashRouting
+from lsmstate.joins.specs.asof import AsofSpec
+from lsmstate.option_names import names_checked
+from lsmstate.spark_integration.joins.changes import joined_fields
+from lsmstate.spark_integration.joins.spec_operator import spec_operator
+from lsmstate.spark_integration.joins.watermarks import watermark_columns
+from lsmstate.spark_integration.plan.inputs import Inputs, session_of
+from lsmstate.spark_integration.plan.options import OperatorOptions
+
+OPERATOR: Final = "asof_join"
+
+
+@names_checked(GROUPS)
+def asof_join(
+    streams: Mapping[str, DataFrame],
+    on: str,
+    *,
+    by: Sequence[str] | Mapping[str, Sequence[str]] | str,
+    how: How = "inner",
+    tolerance: str | timedelta | None = None,
+    time: Time = TIME,
+    state: State = STATE,
+) -> DataFrame:
+    """Join each row of one streaming DataFrame with the nearest row of another one in time.
+
+    A result comes when the watermark says that no nearer row can come. Of several rows of one time,
+    the one that arrived last counts.
+
+    Args:
+        streams: Two streaming DataFrames by name, first the one that each result has one row of.
+            Fixed by the first start.
+        on: One comparison of their event times, the columns of their watermarks. ``"q.at >=
+            p.at"`` and ``>`` find the latest row before, ``<=`` and ``<`` the first one after.
+        by: Columns that are equal, such as a symbol: one list for both streams, or one for each.
+            Rows go by their hash.
+        how: "inner" gives rows with a partner. "left" gives all rows of the first stream.
+        tolerance: How far the times may be apart: "5 minutes", or a timedelta.
+        time: Has no field that applies: late rows are left out and counted.
+        state: Where the state lies, and what it may take.
+
+    Returns:
+        The streaming DataFrame of the results. It may appear once in a query.
+
+    Raises:
+        InvalidArgumentError: A value does not fit; the message names it, the cause and the remedy.
+
+    Example:
+        ```python
+        priced = asof_join(
+            {"q": trades, "p": quotes},  # both withWatermark("at", "1 minute")
+            "q.at >= p.at",
+            by="symbol",
+            tolerance="5 minutes",
+        )
+        ```
+    """
+    refuse_other_fields(
+        time, (), "is not an option of asof_join on Spark, which leaves late rows out; leave it out"
+    )
+    if not isinstance(streams, Mapping) or len(streams) != 2:
+        raise InvalidArgumentError(
+            f"streams={streams!r}: give two streaming DataFrames by their names"
+        )
+    spark = session_of(streams, "stream", "join it afterwards: asof_join(...).join({name}, ...)")
+    asked = Inputs.of(spark, streams, {name: [] for name in streams})
+    schemas = {plan.name: plan.rows for plan in asked.plans}
+    spec = AsofSpec.of(schemas, on, by=by, how=how, tolerance=tolerance)
+    if not len(spec.key_schema):
+        raise InvalidArgumentError(
+            f"by={by!r}: on Spark rows go to buckets by what is equal; name at least one column, "
+            "or add one with a constant to both streams"
+        )
+    watermarks = watermark_columns(streams)
+    for name, column in spec.times.items():
+        if watermarks.get(name) != column:
+            raise InvalidArgumentError(
+                f"on={on!r}: {name}.{column} has no watermark, which says when a result is final; "
+                f'declare one, as in .withWatermark({column!r}, "10 minutes")'
+            )
+    inputs = Inputs.of(spark, streams, {name: list(spec.keys[name]) for name in streams})
+    spec = replace(spec, compared_as=inputs.key_schema)
+    is_left = how == "left"
+    fields = joined_fields(
+        {name: frame.schema for name, frame in streams.items()}, {spec.right} if is_left else ()
+    )
+    (left, first), (right, second) = spec.times.items()
+    return spec_operator(
+        spec,
+        inputs,
+        HashRouting(routes_null_keys=frozenset([left]) if is_left else frozenset()),
+        OperatorOptions.of(spark, state),
+        operator=OPERATOR,
+        explanation=(
+            f"for each row of {left} the nearest row of {right} with {left}.{first} {spec.sign} "
+            f"{right}.{second}; results are final; rows go by the hash of what is equal"
+        ),
+        output=T.StructType(fields),
+    )

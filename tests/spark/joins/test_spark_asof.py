@@ -1,0 +1,74 @@
+"""As-of joins on Spark: DuckDB's rows through a restart, and refusals."""
+
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+pytest.importorskip("pyspark")
+
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.spark import State, Time, asof_join, metrics_of
+from support.kind_cases import CASES
+from support.spark_streams import FileStream, committed, pieces, run_to_end
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("few_partitions")]
+
+DDL = "k BIGINT, at TIMESTAMP, {} BIGINT"
+COUNT, FILES = 400, 4
+
+
+def test_results_through_a_restart(spark: Any, tmp_path: Path) -> None:
+    case = CASES["as of"]
+    tables = case.rows(COUNT, seed=9)
+    late = datetime(2031, 1, 1, tzinfo=UTC)
+    files = {
+        name: FileStream(tmp_path / name, DDL.format(shown)).add(*pieces(tables[name], FILES)[:2])
+        for name, shown in (("a", "x"), ("b", "y"))
+    }
+    checkpoint, out = tmp_path / "checkpoint", tmp_path / "out"
+
+    def joined() -> Any:
+        streams = {
+            name: stream.read(spark).withWatermark("at", "2 hours")
+            for name, stream in files.items()
+        }
+        return asof_join(
+            streams,
+            "a.at >= b.at",
+            by="k",
+            how="left",
+            tolerance="9 minutes",
+            state=State(memory="8m", buckets=3),
+        )
+
+    run_to_end(joined(), checkpoint, out)
+    for name, stream in files.items():
+        end = dict.fromkeys(tables[name].column_names, 0)
+        stream.add(*pieces(tables[name], FILES)[2:])
+        stream.add(tables[name].from_pylist([{**end, "at": late}], schema=tables[name].schema))
+        early = {**end, "at": late - timedelta(days=3000)}
+        stream.add(tables[name].from_pylist([early], schema=tables[name].schema))
+    query = run_to_end(joined(), checkpoint, out)
+    found = Counter(
+        tuple(row.values()) for path in committed(out) for row in pq.read_table(path).to_pylist()
+    )
+    assert found == case.expected(tables)
+    assert sum(row[3] is not None for row in found) > 100
+    assert sum(metrics_of(each).late_rows for each in query.recentProgress) == 2
+
+
+def test_what_does_not_fit_is_refused_by_name(spark: Any) -> None:
+    plain = spark.readStream.format("rate").load().selectExpr("value AS k", "timestamp AS at")
+    timed = plain.withWatermark("at", "1 minute")
+    for streams, options, words in (
+        ({"q": timed}, {"by": "k"}, "give two streaming DataFrames"),
+        ({"q": timed, "p": timed}, {"by": ()}, "name at least one column"),
+        ({"q": timed, "p": plain}, {"by": "k"}, "p.at has no watermark"),
+        ({"q": timed, "p": timed}, {"by": "k", "time": Time(late="side")}, "leaves late rows out"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=words):
+            asof_join(streams, "q.at >= p.at", **options)
