@@ -17,7 +17,7 @@ from support.paths import ROOT
 #: whatever place it can have.
 ORDER = {
     "cython_ext": (
-        *("base", "distances", "memory", "entries", "locks", "rows", "keys"),
+        *("base", "distances", "expressions", "memory", "entries", "locks", "rows", "keys"),
         *("memtable", "sstable", "wal", "iterators", "documents"),
     ),
     "lsmstate": (
