@@ -81,7 +81,8 @@ def asof_join(
     Args:
         streams: Columns of two streams by name, first the one that each result has one row of.
         on: One comparison of their times, which are time stamps or whole numbers. ``"q.at >=
-            p.at"`` and ``>`` find the latest row before, ``<=`` and ``<`` the first one after.
+            p.at"`` and ``>`` find the latest row before, ``<=`` and ``<`` the first one after,
+            ``~`` the nearest of both.
         by: Columns that are equal, such as a symbol: one list for both streams, or one for each.
         how: "inner" gives rows with a partner. "left" gives all rows of the first stream.
         tolerance: How far the times may be apart: "5 minutes", a timedelta, or a whole number if

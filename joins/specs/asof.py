@@ -1,4 +1,4 @@
-"""AsofSpec: for each row of the first stream the nearest row of the second one, before it or after.
+"""AsofSpec: for each row of the first stream the nearest row of the second, before, after or both.
 
 - Times are compared as *ticks*: whole numbers in the finer unit of the two columns.
 - Rows of the second stream lie under what is equal, then under their *place*: their ticks, or of a
@@ -26,7 +26,7 @@ from lsmstate.joins.conditions.key_classes import class_type
 from lsmstate.joins.conditions.key_types import cast_key, common_key_type
 from lsmstate.joins.conditions.names import resolved, unknown
 from lsmstate.joins.conditions.parser import parse_condition
-from lsmstate.joins.conditions.predicate import Compare
+from lsmstate.joins.conditions.predicate import Compare, Equal
 from lsmstate.joins.specs.event_time import WATERMARK, EventTime, duration_us
 from lsmstate.joins.specs.final import waiting_stream
 from lsmstate.joins.specs.one_key import check_streams, joined_schema
@@ -39,7 +39,9 @@ LATE: Final = ("drop", "side")
 PLACE: Final = "@place"
 #: The event time of a waiting row.
 TICKS: Final = "@ticks"
-_SWAPPED: Final = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+#: Sign of a comparison for the nearest row in both directions.
+NEAREST: Final = "~"
+_SWAPPED: Final = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", NEAREST: NEAREST}
 
 Ticks = npt.NDArray[np.int64]
 
@@ -53,7 +55,8 @@ class AsofSpec:
     times: Mapping[str, str]
     """By stream its column of times."""
     sign: str
-    """The first time stands on its left: ">=" and ">" look back, "<=" and "<" look ahead."""
+    """The first time stands on its left: ">=" and ">" look back, "<=" and "<" look ahead, and "~"
+    looks both ways."""
     keys: Mapping[str, tuple[str, ...]]
     """By stream, columns that are equal in a result."""
     how: str = "inner"
@@ -99,6 +102,11 @@ class AsofSpec:
         kinds = [streams[name].field(column).type for name, column in times.items()]
         most = None if tolerance is None else _tolerance(tolerance, kinds[0])
         spec = cls(dict(streams), times, sign, keys, how, most, late)
+        if spec.looks_both_ways and most is None:
+            raise InvalidArgumentError(
+                f"on={on!r} without tolerance=: a row would wait for ever for a nearer one that is "
+                'later; bound the wait, as in tolerance="5 minutes"'
+            )
         if spec.looks_ahead and most is None and how == "left":
             raise InvalidArgumentError(
                 f"on={on!r} with how='left': a row that no later one follows would wait for ever; "
@@ -122,6 +130,11 @@ class AsofSpec:
     def looks_ahead(self) -> bool:
         """Whether the row that is wanted lies after the first stream's."""
         return self.sign in ("<", "<=")
+
+    @property
+    def looks_both_ways(self) -> bool:
+        """Whether the row that is wanted lies before or after; of two as near, the one before."""
+        return self.sign == NEAREST
 
     @property
     def is_strict(self) -> bool:
@@ -168,7 +181,8 @@ class AsofSpec:
     @cached_property
     def waits_ticks(self) -> int:
         """How far past a waiting row's time the watermark is when its result is known."""
-        return (self.tolerance_ticks or 0) if self.looks_ahead else 0
+        looks_later = self.looks_ahead or self.looks_both_ways
+        return (self.tolerance_ticks or 0) if looks_later else 0
 
     @cached_property
     def key_schema(self) -> pa.Schema:
@@ -218,9 +232,11 @@ class AsofSpec:
         kept = 0 if self.is_open else self.tolerance
         if kept is None:
             return None
+        if self.looks_both_ways:
+            kept *= 2  # by a row that has waited as long as the tolerance
         column = self.times[self.right]
         if not self.has_stamps:
-            return Expiry(column, kept)
+            return Expiry(column, min(kept, (1 << 63) - 1))
         kind = self.streams[self.right].field(column).type
         tick = max(1, 1_000_000 // int(1000 ** UNITS.index(kind.unit)))
         most = timedelta.max // timedelta(microseconds=tick)
@@ -294,17 +310,21 @@ def _compared(streams: Mapping[str, pa.Schema], on: object) -> tuple[dict[str, s
     """The column of times of each stream, and the sign with the first one on its left."""
     left, right = streams
     usage = (
-        f"write one comparison of their times by >=, >, <= or <, as in {left}.at >= {right}.at; "
+        f"write one comparison of their times by >=, >, <=, < or ~, as in {left}.at >= {right}.at; "
         "what is equal stands in by="
     )
     if not isinstance(on, str):
         raise InvalidArgumentError(f"on={on!r} is a {type(on).__name__}; {usage}")
     columns = {name: schema.names for name, schema in streams.items()}
-    match parse_condition(on, columns):
-        case Compare(("<" | "<=" | ">" | ">=") as sign, Column() as one, Column() as two) if (
+    # The language of conditions has no sign for what is near.
+    is_nearest = on.count(NEAREST) == 1
+    match parse_condition(on.replace(NEAREST, "=") if is_nearest else on, columns):
+        case Equal(Column() as one, Column() as two) if is_nearest and one.stream != two.stream:
+            sign = NEAREST
+        case Compare(("<" | "<=" | ">" | ">=") as compared, Column() as one, Column() as two) if (
             one.stream != two.stream
         ):
-            pass
+            sign = compared
         case _:
             raise InvalidArgumentError(f"on={on!r} is no comparison of two columns; {usage}")
     kinds = [streams[each.stream].field(each.name).type for each in (one, two)]

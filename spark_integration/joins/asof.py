@@ -43,7 +43,8 @@ def asof_join(
         streams: Two streaming DataFrames by name, first the one that each result has one row of.
             Fixed by the first start.
         on: One comparison of their event times, the columns of their watermarks. ``"q.at >=
-            p.at"`` and ``>`` find the latest row before, ``<=`` and ``<`` the first one after.
+            p.at"`` and ``>`` find the latest row before, ``<=`` and ``<`` the first one after,
+            ``~`` the nearest of both.
         by: Columns that are equal, such as a symbol: one list for both streams, or one for each.
             Rows go by their hash.
         how: "inner" gives rows with a partner. "left" gives all rows of the first stream.

@@ -212,7 +212,10 @@ class AsofLocalJoin:
         own = waiting.select(range(len(spec.streams[spec.left])))
         sizes = row_sizes(own)
         is_alone = np.ones(own.num_rows, np.bool_)
-        bounds = self._bounds(waiting, ticks, watermark_us)
+        if spec.looks_both_ways:
+            bounds = self._nearest(waiting, ticks)
+        else:
+            bounds = self._bounds(waiting, ticks, watermark_us)
         for found in self._store.probe_ranges(spec.right, bounds, self._piece_bytes, last=True):
             is_alone[found.ranges] = False
             both = sizes[found.ranges] + row_sizes(found.rows)[found.first]
@@ -229,8 +232,6 @@ class AsofLocalJoin:
     ) -> RangeBounds:
         """The range of places that the nearest row of each waiting row is the last one of."""
         spec = self._spec
-        keys = waiting.columns[len(spec.streams[spec.left]) :]
-        equal = pa.RecordBatch.from_arrays(keys, schema=spec.key_schema) if keys else None
         high = self._places(ticks)
         low: npt.NDArray[np.int64] | None = None
         most = spec.tolerance_ticks
@@ -239,11 +240,50 @@ class AsofLocalJoin:
         elif most is not None:
             low = np.where(high < _LEAST + most, _LEAST, high - np.int64(most))
         return RangeBounds(
-            equal,
+            self._equal(waiting),
             None if low is None else pa.array(low),
             pa.array(high),
             includes_high=not spec.is_strict,
         )
+
+    def _nearest(self, waiting: pa.RecordBatch, ticks: npt.NDArray[np.int64]) -> RangeBounds:
+        """The place of the row that is the nearest before or after; of two as near, the one
+        before."""
+        equal, most = self._equal(waiting), np.int64(self._spec.tolerance_ticks or 0)
+        now = pa.array(ticks)
+        low = pa.array(np.where(ticks < _LEAST + most, _LEAST, ticks - most))
+        high = pa.array(np.where(ticks > _MOST - most, _MOST, ticks + most))
+        before, has_before = self._found_places(RangeBounds(equal, low, now), is_last=True)
+        after, has_after = self._found_places(RangeBounds(equal, now, high), is_last=False)
+        is_before = has_before & (~has_after | (ticks - before <= after - ticks))
+        places = pa.array(np.where(is_before, before, after), mask=~(has_before | has_after))
+        return RangeBounds(equal, places, places)
+
+    def _found_places(
+        self, bounds: RangeBounds, *, is_last: bool
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+        """The place of the last or the first row of each range, and whether there is any."""
+        assert bounds.low is not None
+        places = np.zeros(len(bounds.low), np.int64)
+        is_found = np.zeros(len(places), np.bool_)
+        found = self._store.probe_ranges(
+            self._spec.right,
+            bounds,
+            self._piece_bytes,
+            first=not is_last,
+            last=is_last,
+            with_keys=True,
+        )
+        for piece in found:
+            assert piece.keys is not None
+            places[piece.ranges] = piece.keys.column(PLACE).to_numpy()[piece.first]
+            is_found[piece.ranges] = True
+        return places, is_found
+
+    def _equal(self, waiting: pa.RecordBatch) -> pa.RecordBatch | None:
+        """What is equal, of rows that wait; None: nothing."""
+        keys = waiting.columns[len(self._spec.streams[self._spec.left]) :]
+        return pa.RecordBatch.from_arrays(keys, schema=self._spec.key_schema) if keys else None
 
     def _places(self, ticks: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         return ~ticks if self._spec.looks_ahead else ticks

@@ -30,6 +30,7 @@ SIGNS = {
     ">": lambda left, right: right < left,
     "<=": lambda left, right: right >= left,
     "<": lambda left, right: right > left,
+    "~": lambda left, right: True,
 }
 
 
@@ -80,7 +81,7 @@ class Oracle:
         ]
         if not fits:
             return None
-        best = (max if self.sign in (">", ">=") else min)(each[1] for each in fits)
+        best = min((each[1] for each in fits), key=lambda other: (abs(at - other), other))
         return [each for each in fits if each[1] == best][-1]
 
     def is_final(self, row, partner):
@@ -132,6 +133,8 @@ def test_any_history_gives_the_rows_of_all_pairs(
 ):
     if sign in ("<", "<=") and tolerance is None:
         how = "inner"
+    if sign == "~" and tolerance is None:
+        tolerance = 3
     streams = STAMPS if has_stamps else NUMBERS
     path = None if backend == "memory" else str(tmp_path_factory.mktemp("asof"))
     oracle, number = Oracle(sign, how, tolerance), 0
@@ -274,6 +277,8 @@ def test_late_rows_are_handed_out_on_demand():
         ("q.at >= p.at", {"how": "full"}, "how='full' is not for as-of joins"),
         ("q.at >= p.at", {"time": Time(late="join")}, "late='join' is not for as-of joins"),
         ("q.at <= p.at", {"how": "left"}, "would wait for ever"),
+        ("q.at ~ p.at", {}, "without tolerance=: a row would wait for ever"),
+        ("q.at ~ q.id", {"tolerance": "1 hour"}, "is no comparison of two columns"),
         ("q.at >= p.at", {"tolerance": 5}, "tolerance=5"),
         ("q.at >= p.at", {"tolerance": "5 pears"}, "is not a duration"),
         ("q.at >= p.at", {"by": {"q": "k"}}, "the same number of columns"),
