@@ -29,8 +29,8 @@ from lsmstate.store import KeyBounds, MultimapStore, Mutation, RangeBounds
 
 _LEAST: Final = -(1 << 63)
 _MOST: Final = (1 << 63) - 1
-#: Encoded bytes of keys that are forgotten at once.
-_FORGOTTEN_BYTES: Final = 1 << 18
+#: Rows that are forgotten at once.
+_FORGOTTEN_ROWS: Final = 1 << 15
 
 
 class AsofLocalJoin:
@@ -166,14 +166,25 @@ class AsofLocalJoin:
         for piece in found:
             assert piece.keys is not None
             latest[piece.ranges] = piece.keys.column(PLACE).to_numpy()[piece.first]
-        stale = RangeBounds(distinct, None, pa.array(latest), includes_high=False)
+        # Ranges are gone through in key order, a bounded number of rows at a time: a range that was
+        # read to its end is not read again.
+        begin = 0
         while True:
-            pieces = self._store.probe_ranges(spec.right, stale, _FORGOTTEN_BYTES, with_keys=True)
-            gone = next(pieces, None)
-            if gone is None:
+            ahead = None if distinct is None else distinct.slice(begin)
+            stale = RangeBounds(ahead, None, pa.array(latest[begin:]), includes_high=False)
+            gone: list[pa.RecordBatch] = []
+            count = last = 0
+            for piece in self._store.probe_ranges(spec.right, stale, with_keys=True):
+                assert piece.keys is not None
+                gone.append(piece.keys)
+                count, last = count + piece.keys.num_rows, int(piece.ranges[-1])
+                if count >= _FORGOTTEN_ROWS:
+                    break
+            for keys in gone:
+                self._store.delete(spec.right, keys)
+            if count < _FORGOTTEN_ROWS:
                 return
-            assert gone.keys is not None
-            self._store.delete(spec.right, gone.keys)
+            begin += last
 
     def _distinct(self, keys: list[pa.Array]) -> pa.RecordBatch | None:
         """The different keys of a batch; None: all rows lie under one."""
