@@ -39,6 +39,7 @@ _KINDS: dict[tuple[str, ...], Kind] = {
     ("ANTI",): "anti",
     ("LEFT", "ANTI"): "anti",
 }
+_INNER = ((), ("INNER",), ("CROSS",))
 #: Parts of a source or a join that are read.
 _SOURCE_PARTS = ("this", "joins")
 _JOIN_PARTS = ("this", "side", "kind", "on", "using")
@@ -55,11 +56,7 @@ def parse_joins(
     """The tree of joins over streams, whose ``columns`` are given; each stream stands once. With
     ``computing`` keys may be other parts of rows than columns. InvalidArgumentError names what does
     not fit."""
-    from sqlglot import Token, TokenType
-
-    tokens = tokens_of(text, "joins")
-    if tokens and tokens[0].token_type != TokenType.FROM:
-        tokens = [Token(TokenType.FROM, "FROM"), *tokens]
+    tokens = _from_tokens(text)
     tree = _Reader(text, columns, computing or Computing(columns)).tree(
         parse_tokens("From", tokens, text, "joins").this
     )
@@ -71,6 +68,42 @@ def parse_joins(
                 f"joins: stream {name!r} {times} in {text!r}; name each stream once"
             )
     return tree
+
+
+def inner_condition(text: str, columns: Mapping[str, Sequence[str]]) -> str | None:
+    """The condition that says the same as a FROM clause of inner and cross joins.
+
+    None if it has another join, USING, or streams that are not all of ``columns``, each once.
+    InvalidArgumentError for a syntax error, an unknown name, or what is not supported.
+    """
+    tokens = _from_tokens(text)
+    clause = parse_tokens("From", tokens, text, "joins").this
+    sources, conjuncts = [clause], list[Expression]()
+    for join in clause.args.get("joins") or ():
+        words = tuple(str(join.args[name]) for name in ("side", "kind") if join.args.get(name))
+        more = [name for name, value in join.args.items() if value and name not in _JOIN_PARTS]
+        if words not in _INNER or more or join.args.get("using"):
+            return None
+        sources.append(join.this)
+        if join.args.get("on") is not None:
+            conjuncts += read_conjuncts(join.args["on"], columns, text)
+    parts = {name for each in sources for name, value in each.args.items() if value}
+    is_plain = all(type(each).__name__ == "Table" for each in sources)
+    if not is_plain or not parts <= set(_SOURCE_PARTS):
+        return None
+    named = [resolved("stream", each.name, columns) for each in sources]
+    if sorted(named) != sorted(columns):
+        return None
+    return " AND ".join(f"({text_of(each)})" for each in conjuncts) or "TRUE"
+
+
+def _from_tokens(text: str) -> list[Any]:
+    from sqlglot import Token, TokenType
+
+    tokens = tokens_of(text, "joins")
+    if tokens and tokens[0].token_type != TokenType.FROM:
+        tokens = [Token(TokenType.FROM, "FROM"), *tokens]
+    return tokens
 
 
 class _Reader:

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.conditions.classify import equated, with_computed
-from lsmstate.joins.conditions.from_clause import is_from_clause
+from lsmstate.joins.conditions.from_clause import inner_condition, is_from_clause
 from lsmstate.joins.conditions.parser import parse_conjuncts
 from lsmstate.joins.specs.changes import FINAL
 from lsmstate.joins.specs.event_time import NO_TIME, TimeOptions
@@ -29,17 +29,23 @@ def theta_spec(
     and names what does not fit."""
     check_streams(streams)
     columns = {name: schema.names for name, schema in streams.items()}
-    if not isinstance(on, str) or is_from_clause(on):
+    if not isinstance(on, str) or is_outer(how):
         return None
-    if is_outer(how):
-        return None
+    if is_from_clause(on):
+        found = inner_condition(on, columns)
+        if found is None or equalities_connect(found, columns, streams):
+            return None
+        on = found
     is_plain = emit in ("append", FINAL) and not changes
     is_timed = bool(told.columns or told.retention)
     if equalities_connect(on, columns, streams):
         if not is_plain or is_timed or len(streams) > 2:
             return None
-        found = ThetaSpec.create(streams, on)
-        return found if _has_narrow_range(found) else None
+        try:
+            spec = ThetaSpec.create(streams, on)
+        except InvalidArgumentError:
+            return None  # the join by keys has more types of them, and tells what does not fit
+        return spec if _has_narrow_range(spec) else None
     if not is_plain:
         given = f"changes={dict(changes)!r}" if changes else f"emit={emit!r}"
         raise InvalidArgumentError(

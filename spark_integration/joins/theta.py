@@ -1,6 +1,6 @@
 """Inner joins by any condition on Spark: what is evaluated here, and where rows go."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, get_args
 
@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.joins.conditions.from_clause import is_from_clause
+from lsmstate.joins.conditions.from_clause import inner_condition, is_from_clause
 from lsmstate.joins.conditions.pair_condition import PairCondition
 from lsmstate.joins.conditions.parser import parse_conjuncts
 from lsmstate.joins.conditions.predicate import text_of
@@ -163,6 +163,9 @@ def any_condition(
             f"routing={routing!r} is unknown; give one of {', '.join(map(repr, ROUTINGS))}, or "
             "leave it out"
         )
+    columns = {name: list(frame.schema.names) for name, frame in streams.items()}
+    if isinstance(on, str) and is_from_clause(on) and not is_outer(how):
+        on = _without_joins(on, columns)
     is_text = isinstance(on, str) and not is_from_clause(on) and not is_outer(how)
     if not is_text:
         if routing is not None:
@@ -172,7 +175,6 @@ def any_condition(
             )
         return None
     assert isinstance(on, str)
-    columns = {name: list(frame.schema.names) for name, frame in streams.items()}
     if routing is None and equalities_connect(on, columns):
         return None
     is_plain = emit in ("append", "final") and not changes
@@ -185,6 +187,15 @@ def any_condition(
                 f"retracts no result; leave {name} out, or connect the streams by equalities"
             )
     return on
+
+
+def _without_joins(on: str, columns: Mapping[str, Sequence[str]]) -> str:
+    """A FROM clause of inner joins as a condition; as it is if it has another join, or functions
+    that only Spark knows."""
+    try:
+        return inner_condition(on, columns) or on
+    except InvalidArgumentError:
+        return on  # the join by keys tells what does not fit
 
 
 def _chosen(streams: int, buckets: int, *, has_common: bool) -> Routings:

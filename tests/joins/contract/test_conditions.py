@@ -94,7 +94,7 @@ JOINED = [
     "u.k = c.k OR u.j = c.j",
     "u.x BETWEEN c.x AND c.j",
     "abs(u.j - c.x) <= 1 AND u.name > c.name",
-    "u.j * c.n + c.x < u.n - 30",
+    "u.j * c.n + c.x < u.n + 30",
     "u.at - c.at <= INTERVAL 90 MINUTES AND u.t >= c.t",
     "(u.k = c.k AND (u.j = 1 OR c.j = 2)) AND u.name <> 'it''s (AND)'",
 ]
@@ -108,7 +108,7 @@ REFUSED = {
     "u.k = c.kk": "there is no column 'kk' in stream 'c'",
     "u.k = d.k": "there is no stream 'd'",
     "k = c.k": "a column needs its stream's name in front, as in u.id; found 'k'",
-    "u CROSS JOIN c": "there is no CROSS JOIN here",
+    "u NATURAL JOIN c": "there is no NATURAL JOIN here",
     "u JOIN c ON u.k = c.k WHERE u.j = 1": "syntax error at 'WHERE'",
     "u AS a JOIN c ON u.k = c.k": "'u AS a' is no stream",
     "u.k = c.k AND u.t < DATE '2026-02-31'": "a date such as '2026-01-31' expected",

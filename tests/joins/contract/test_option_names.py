@@ -78,7 +78,7 @@ def test_faces_have_the_same_groups() -> None:
     for face, names in shared.items():
         parameters = inspect.signature(face).parameters
         assert names <= set(parameters)
-        assert len(parameters) <= 13
+        assert len(parameters) <= 14
         assert not any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 

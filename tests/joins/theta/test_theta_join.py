@@ -202,3 +202,41 @@ def test_arithmetic_without_an_index_equals_brute_force() -> None:
     expected = sorted(zip(x[rows], y[columns], strict=True))
     assert sorted(zip(*(found.column(n).to_pylist() for n in "xy"), strict=True)) == expected
     assert len(expected) > 500
+
+
+@pytest.mark.parametrize(
+    ("clause", "condition"),
+    [
+        ("a CROSS JOIN b", "TRUE"),
+        ("a JOIN b ON a.n < b.n OR a.n = 3", "a.n < b.n OR a.n = 3"),
+        ("FROM b INNER JOIN a ON a.n < b.n AND a.n > 1", "a.n < b.n AND a.n > 1"),
+        ("a JOIN c ON a.n < c.n CROSS JOIN b", "a.n < c.n"),
+        (
+            "a JOIN b ON a.n = b.n JOIN c ON abs(c.n - a.n) <= 1",
+            "a.n = b.n AND abs(c.n - a.n) <= 1",
+        ),
+    ],
+)
+def test_a_from_clause_of_inner_joins_is_its_condition(clause: str, condition: str) -> None:
+    streams = dict.fromkeys("abc" if "c." in clause else "ab", INTS)
+
+    def found(on: str) -> Counter[tuple[int, ...]]:
+        rows: Counter[tuple[int, ...]] = Counter()
+        with MultiwayJoin(streams, on) as join:
+            for name in streams:
+                for piece in join.process(name, [{"n": n} for n in (1, 2, 3, 3)]):
+                    rows.update(zip(*(c.to_pylist() for c in piece.columns), strict=True))
+        return rows
+
+    assert found(clause) == found(condition)
+    assert found(clause)
+
+
+def test_other_joins_without_an_equality_are_refused() -> None:
+    for clause, word in {
+        "a LEFT JOIN b ON a.n < b.n": "no equality",
+        "a NATURAL JOIN b": "NATURAL JOIN",
+        "a CROSS JOIN x": "x",
+    }.items():
+        with pytest.raises(InvalidArgumentError, match=word):
+            MultiwayJoin({"a": INTS, "b": INTS}, clause)

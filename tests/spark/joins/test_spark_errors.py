@@ -106,7 +106,6 @@ def test_reserved_options_take_their_defaults(frames: dict[str, Any]) -> None:
         ("cu.flag = sr.day", ["cu.flag (boolean)", "sr.day (date)", "cannot be compared"]),
         ("cu.name = sr.tags", ["cu.name (string)", "sr.tags (array<int>)"]),
         ("cu.name = sr.lower", ["sr.lower", "UTF8_LCASE", "collate(column,"]),
-        ("cu.c_addr < sr.sr_addr", ["cu.c_addr < sr.sr_addr", "equalities"]),
         (
             "cu LEFT JOIN sr ON cu.c_addr = sr.sr_addr AND sr.lower = 'x'",
             ["sr.lower", "only Spark"],
