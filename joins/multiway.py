@@ -26,6 +26,8 @@ from lsmstate.joins.options import (
     State,
     Time,
     Unmatched,
+    check_most_results,
+    refuse_most_results,
     refuse_other_fields,
 )
 from lsmstate.joins.protocols import Batch, Context, Spec
@@ -159,6 +161,7 @@ class MultiwayJoin:
         check_unmatched(unmatched)
         check_streams(streams)
         _check_kinds(on, piece_bytes)
+        check_most_results(most_results)
         told = TimeOptions(time.event_time or {}, time.retention or {}, time.late)
         path, backend = state.state_dir, state.backend
         if path is not None:
@@ -168,6 +171,7 @@ class MultiwayJoin:
         on = with_distance(on, time.within, told.columns, columns, _NO_TIME)
         theta = theta_spec(streams, on, how, emit, changes, told)
         if theta is None:
+            refuse_most_results(most_results)
             self._asked = AskedCondition.of(streams, on, how, changes)
         else:
             on = theta.on

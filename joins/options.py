@@ -147,6 +147,25 @@ class State:
         return Options(memory_bytes=memory_bytes, **given)
 
 
+def refuse_most_results(most_results: float | None) -> None:
+    """InvalidArgumentError if a join whose results are not counted is given it."""
+    if most_results is not None:
+        raise InvalidArgumentError(
+            f"most_results={most_results!r} applies to joins whose streams are not all connected "
+            "by equalities; leave it out"
+        )
+
+
+def check_most_results(most_results: object) -> None:
+    """InvalidArgumentError for what is no number of results."""
+    is_number = isinstance(most_results, int | float) and not isinstance(most_results, bool)
+    if most_results is not None and not (is_number and most_results > 0):  # type: ignore[operator]
+        raise InvalidArgumentError(
+            f"most_results={most_results!r}: give the most results for each row of a batch, a "
+            "number above 0, or leave it out"
+        )
+
+
 #: Defaults of the faces: values that never change.
 TIME: Final = Time()
 STATE: Final = State()

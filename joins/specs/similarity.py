@@ -268,6 +268,10 @@ class SimilaritySpec:
             raise unknown("stream", stream, self.streams)
 
 
+#: Names that metrics have elsewhere.
+_OTHER_NAMES: Final = {"euclidean": "l2", "l1": "manhattan"}
+
+
 def checked_metric(metric: object) -> str:
     """A metric's name; a function becomes ``module:name``. InvalidArgumentError for others."""
     if callable(metric):
@@ -280,6 +284,7 @@ def checked_metric(metric: object) -> str:
         return f"{getattr(metric, '__module__', '')}:{name}"
     if isinstance(metric, str) and ":" in metric:
         return metric
+    metric = _OTHER_NAMES.get(str(metric), metric)
     _choose("metric", metric, METRICS)
     return str(metric)
 

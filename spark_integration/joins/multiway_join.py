@@ -17,7 +17,18 @@ from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.conditions.classify import split_condition
 from lsmstate.joins.conditions.key_classes import written_pairs
 from lsmstate.joins.local.changes.input import check_unmatched
-from lsmstate.joins.options import GROUPS, STATE, TIME, Emit, Skew, State, Time, Unmatched
+from lsmstate.joins.options import (
+    GROUPS,
+    STATE,
+    TIME,
+    Emit,
+    Skew,
+    State,
+    Time,
+    Unmatched,
+    check_most_results,
+    refuse_most_results,
+)
 from lsmstate.joins.specs.changes import FINAL
 from lsmstate.joins.specs.event_time import TimedSpec, TimeOptions
 from lsmstate.joins.specs.multi_key import GraphSpec, create_spec
@@ -176,6 +187,7 @@ def multiway_join(
     _check_names(streams)
     checked = OperatorOptions.of(spark, state)
     check_unmatched(unmatched)
+    check_most_results(most_results)
     check_late(late, time.late_batches, state.backend)
     condition = column_text(on) if isinstance(on, Column) else on
     condition = with_distance(
@@ -192,7 +204,7 @@ def multiway_join(
         return ThetaRequest(
             *(streams, any_on, checked, routing, rows, shares, pins or {}, most_results)
         ).joined(OPERATOR)
-    _check_no_most_results(most_results)
+    refuse_most_results(most_results)
     streams, condition, computed = with_computed_keys(streams, condition)
     typed, rest = _condition(streams, condition, how)
     is_final = emit == FINAL and not changes
@@ -251,14 +263,6 @@ def inner_join(
     inputs = _inputs(spark, streams, _condition(streams, on, "inner")[0].on)
     request = JoinRequest(streams, inputs, (), options, options.storage, rows, None, pins)
     return request.inner(_spec(inputs))
-
-
-def _check_no_most_results(most_results: float | None) -> None:
-    if most_results is not None:
-        raise InvalidArgumentError(
-            f"most_results={most_results!r} applies to joins whose streams are not all connected "
-            "by equalities; leave it out"
-        )
 
 
 def _inputs(

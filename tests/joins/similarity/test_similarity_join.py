@@ -125,10 +125,19 @@ def manhattan_by_hand(a: Any, b: Any) -> Any:
 def test_a_metric_of_the_users_is_a_function() -> None:
     points = np.random.default_rng(1).integers(0, 5, (50, 3)).tolist()
     answers = []
-    for metric in (manhattan_by_hand, "manhattan"):
+    for metric in (manhattan_by_hand, "manhattan", "l1"):
         with similarity_join({"a": ID}, "a.v ~ b.v", metric=metric, threshold=3) as join:
             answers.append(sorted(found_pairs(join.process("a", batch(points)))))
-    assert answers[0] == answers[1]
+    assert answers[0] == answers[1] == answers[2]
+
+
+def test_the_euclidean_distance_has_two_names() -> None:
+    points = np.random.default_rng(1).integers(0, 5, (50, 3)).tolist()
+    answers = []
+    for metric in ("l2", "euclidean"):
+        with similarity_join({"a": ID}, "a.v ~ b.v", metric=metric, threshold=2) as join:
+            answers.append(sorted(found_pairs(join.process("a", batch(points)))))
+    assert answers[0] == answers[1] != []
 
 
 @pytest.mark.parametrize(

@@ -240,3 +240,17 @@ def test_other_joins_without_an_equality_are_refused() -> None:
     }.items():
         with pytest.raises(InvalidArgumentError, match=word):
             MultiwayJoin({"a": INTS, "b": INTS}, clause)
+
+
+@pytest.mark.parametrize(
+    ("on", "most", "word"),
+    [
+        ("a.n < b.n", "x", "a number above 0"),
+        ("a.n < b.n", 0, "a number above 0"),
+        ("a.n < b.n", True, "a number above 0"),
+        ("a.n = b.n", 2, "leave it out"),
+    ],
+)
+def test_a_wrong_bound_of_results_is_refused(on: str, most: object, word: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=word):
+        MultiwayJoin({"a": INTS, "b": INTS}, on, most_results=most)  # type: ignore[arg-type]
