@@ -51,9 +51,11 @@ PARTS = {
     "merging: reading runs": r"^sst_source",
     "writing runs": r"^(sst_writer|block_output) |^bloom .*build",
     "looking keys up": r"^(row_fetch|sst_probe|key_lookup|bloom) ",
+    "looking ranges up": r"^(encoded_ranges|range_walk|sst_ranges) ",
     "key blocks and cache": r"^(\w*block|block_cache|sst_reader|file|budget|read_budget) ",
     "rows and keys to Arrow": r"^(row_(decode|builder|planes)|key_decode|buffer_pool|gather"
     r"|restore) ",
+    "kernels of joins": r"^(exact|tiles|pair_tiles|attribute_values|document_index|json_reader) ",
     "copying and comparing (libc)": r"^libc.* \w*(mem(cpy|move|set|cmp)|strncmp)",
     "allocating (libc)": r"^libc.* \w*(alloc|free|consolidate|unlink_chunk|trim)",
     "Arrow": r"^(libarrow|lib )",
