@@ -201,11 +201,17 @@ class TableCache:
 
     def close_deleted(self, directory: str) -> None:
         """Close the tables of a directory whose files are gone: other processes delete files too.
-        Close those of other directories that are gone. Cost: a look per table and directory."""
-        gone = [path for path in self._paths_in(directory) if not os.path.exists(path)]
+        Close those of other directories that are gone. Cost: one listing of the directory, a look
+        per other directory."""
         with self._lock:
-            others = {os.path.dirname(path) for path in self._tables} - {directory}
-        for other in others:
+            cached = [path.rpartition(os.sep) for path in self._tables]
+        there = set(_listed(directory))
+        gone = [
+            directory + os.sep + name
+            for home, _, name in cached
+            if home == directory and name not in there
+        ]
+        for other in {home for home, _, _ in cached} - {directory}:
             if not os.path.isdir(other):
                 gone += self._paths_in(other)
         self._close(gone)
@@ -249,6 +255,13 @@ class TableCache:
             excess -= table.index_bytes
             out.append(table)
         return out
+
+
+def _listed(directory: str) -> list[str]:
+    try:
+        return os.listdir(directory)
+    except FileNotFoundError:
+        return []
 
 
 class FilePin:
