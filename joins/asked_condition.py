@@ -3,7 +3,6 @@ filter the results of inner joins."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 
 import pyarrow as pa
 
@@ -76,22 +75,16 @@ class AskedCondition:
 
     def shown(self, results: Results) -> Results:
         """The results that keep the filters, without computed columns."""
-        if not self.filters and not self.computed.names:
-            return results
-        return results.through(lambda piece: self.computed.dropped(self._kept(piece)))
+        if self.filters:
+            results = results.keeping(self.filters, self._named)
+        if self.computed.names:
+            results = results.through(self.computed.dropped)
+            results.schema = self.shown_schema(results.schema)
+        return results
 
     def shown_schema(self, schema: pa.Schema) -> pa.Schema:
         """The columns of a result without computed ones."""
         return pa.schema([field for field in schema if field.name not in self.computed.names])
 
-    def _column(self, rows: pa.RecordBatch, column: Column) -> pa.Array:
-        return rows.column(self.names[column.stream][column.name])
-
-    def _kept(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Later filters judge what earlier ones keep."""
-        for each in self.filters:
-            if not rows.num_rows:
-                break
-            kept = each.holds(partial(self._column, rows))
-            rows = rows if kept.all() else rows.filter(pa.array(kept))
-        return rows
+    def _named(self, column: Column) -> str:
+        return self.names[column.stream][column.name]

@@ -8,14 +8,13 @@ import pyarrow as pa
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.local.parts.results import Results
-from lsmstate.joins.options import GROUPS, STATE, TIME, State, Time, refuse_other_fields
+from lsmstate.joins.options import GROUPS, NO_BUCKETS, STATE, TIME, State, Time, refuse_other_fields
 from lsmstate.joins.spec_join import SpecJoin
 from lsmstate.joins.specs.asof import AsofSpec
 from lsmstate.joins.specs.event_time import EventTime
 from lsmstate.option_names import names_checked
 
 _TIME_HERE = ("late",)
-_STATE_HERE = ("memory", "backend", "state_dir")
 _ON_SPARK = "has no effect on an as-of join in plain Python; leave it out"
 
 How = Literal["inner", "left"]
@@ -48,7 +47,7 @@ class AsofJoin(SpecJoin):
                 raise InvalidArgumentError(
                     f"watermark {watermark!r}: the times are time stamps; give a datetime"
                 )
-            return super().advance(self.event_time.watermark_us(self.spec.streams, watermark))
+            return super().advance(watermark)
         if isinstance(watermark, bool) or not isinstance(watermark, int):
             raise InvalidArgumentError(
                 f"watermark {watermark!r}: the times are whole numbers; give a whole number"
@@ -61,7 +60,7 @@ class AsofJoin(SpecJoin):
         return self.spec.event_time
 
 
-@names_checked(GROUPS)
+@names_checked(GROUPS, NO_BUCKETS)
 def asof_join(
     streams: Mapping[str, pa.Schema],
     on: str,
@@ -89,8 +88,8 @@ def asof_join(
             the times are whole numbers.
         piece_bytes: Most bytes of a piece of the results, unless a row is larger.
         time: What becomes of late rows, with ``late``.
-        state: Where the state lies, and what it may take, with ``memory``, ``backend`` and
-            ``state_dir``.
+        state: Where the state lies, and what it may take, with ``memory``, ``backend``,
+            ``state_dir`` and ``options``.
 
     Returns:
         The join: ``process(stream, batch)`` stores a batch, ``advance(watermark)`` returns the
@@ -109,12 +108,9 @@ def asof_join(
         ```
     """
     refuse_other_fields(time, _TIME_HERE, "is not an option of asof_join; leave it out")
-    refuse_other_fields(state, _STATE_HERE, _ON_SPARK)
     spec = AsofSpec.of(streams, on, by=by, how=how, tolerance=tolerance, late=time.late)
     return AsofJoin(
         spec,
-        memory=state.memory,
-        backend=state.backend,
-        path=state.state_dir,
         piece_bytes=piece_bytes,
+        state=state,
     )

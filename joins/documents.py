@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -11,7 +12,7 @@ from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.local.documents.natural_join import LEAST_BYTES, MALFORMED, PART
 from lsmstate.joins.local.parts.results import Results
 from lsmstate.joins.local.timed.event_time_join import LATE_ROWS
-from lsmstate.joins.options import GROUPS, STATE, TIME, State, Time, refuse_other_fields
+from lsmstate.joins.options import GROUPS, NO_BUCKETS, STATE, TIME, State, Time, refuse_other_fields
 from lsmstate.joins.spec_join import SpecJoin
 from lsmstate.joins.specs.documents import (
     Arrays,
@@ -30,7 +31,6 @@ from lsmstate.store import BatchLike
 #: What a single stream is called.
 STREAM: Final = "documents"
 
-_ON_SPARK: Final = "is an option on Spark only; leave it out"
 _NOT_HERE: Final = "does not apply to a natural join in plain Python; leave it out"
 
 
@@ -55,10 +55,6 @@ class NaturalJoin:
         id: Column that names a document, which ``output="ids"`` gives.
         output: "both": all columns of both documents. "merged": one document with the attributes
             of both, beside the ids. "ids": the ids.
-        window: Documents meet inside a window. ``"10 minutes"``: one window after the other, by
-            event time. ``("1 hour", "10 minutes")``: windows of an hour that begin every ten
-            minutes; a pair comes once. ``1000``: that many documents of the one stream. Default:
-            the full history.
         include: Attributes that count, each with all that lies below it. Default: all.
         exclude: Attributes that do not count, each with all that lies below it.
         at_least: How many shared attributes two documents need.
@@ -72,7 +68,10 @@ class NaturalJoin:
         local: Which index finds partners: "auto", "fp_tree" (a prefix tree) or "hash" (posting
             lists). All give the same pairs.
         piece_bytes: Most bytes of a piece of the results, unless a row is larger.
-        time: Event times of the streams: ``Time(event_time={"documents": "at"})``, and ``late``.
+        time: Inside which windows documents meet: ``Time(event_time={"documents": "at"},
+            window="10 minutes")``, or ``Time(window=1000)``: that many documents of the one stream.
+            The slide of a window divides its length. ``late`` counts too. Default: the full
+            history.
         state: Where the state lies, and what it may take: ``State(memory=..., ...)``. A fifth of
             the memory is the index of recent documents.
 
@@ -92,7 +91,7 @@ class NaturalJoin:
         ```
     """
 
-    @names_checked(GROUPS)
+    @names_checked(GROUPS, NO_BUCKETS)
     def __init__(
         self,
         streams: pa.Schema | Mapping[str, pa.Schema],
@@ -100,7 +99,6 @@ class NaturalJoin:
         *,
         id: str | Mapping[str, str] | None = None,
         output: Output = "both",
-        window: object = None,
         include: Sequence[str] | None = None,
         exclude: Sequence[str] = (),
         at_least: int = 1,
@@ -112,8 +110,7 @@ class NaturalJoin:
         time: Time = TIME,
         state: State = STATE,
     ) -> None:
-        refuse_other_fields(time, ("event_time", "late"), _NOT_HERE)
-        refuse_other_fields(state, ("memory", "backend", "state_dir"), _ON_SPARK)
+        refuse_other_fields(time, ("event_time", "window", "late"), _NOT_HERE)
         if isinstance(streams, pa.Schema):
             streams = {STREAM: streams}
         self.spec = NaturalSpec.create(
@@ -121,7 +118,7 @@ class NaturalJoin:
             document,
             id=id,
             output=output,
-            window=window,
+            window=time.window,
             event_time=time.event_time,
             late=time.late,
             include=include,
@@ -134,10 +131,8 @@ class NaturalJoin:
         )
         self._join = SpecJoin(
             self.spec,
-            memory=store_memory(parse_bytes(state.memory, "memory")),
-            backend=state.backend,
-            path=state.state_dir,
             piece_bytes=piece_bytes,
+            state=replace(state, memory=store_memory(parse_bytes(state.memory, "memory"))),
         )
 
     @property
@@ -179,7 +174,7 @@ class NaturalJoin:
         if timing is None:
             raise InvalidArgumentError(
                 f"advance({watermark!r}): the join has no window of time; give one, as in "
-                'window="10 minutes"'
+                'time=Time(window="10 minutes")'
             )
         self._join.advance(timing.watermark_us(self.spec.streams, watermark)).close()
 

@@ -3,9 +3,9 @@
 A new kind of join is one line here, or one call of ``register``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.local.changes.multi_key_join import GraphChangeJoin
@@ -20,7 +20,7 @@ from lsmstate.joins.local.similarity.similarity_join import COUNTERS as SIMILARI
 from lsmstate.joins.local.similarity.similarity_join import SimilarityJoin
 from lsmstate.joins.local.theta.theta_join import CANDIDATES, ThetaJoin
 from lsmstate.joins.local.timed.asof_join import AsofLocalJoin
-from lsmstate.joins.local.timed.event_time_join import EventTimeJoin, Timed
+from lsmstate.joins.local.timed.event_time_join import EventTimeJoin
 from lsmstate.joins.local.timed.final_join import FinalJoin
 from lsmstate.joins.protocols import Context, LocalJoin, MakesLocalJoin, Spec
 from lsmstate.joins.specs.asof import AsofSpec
@@ -52,33 +52,31 @@ class Kind:
     retractions."""
     is_rescaled: bool = False
     """Whether a rescale knows where rows of such a join lie."""
+    judges_time: bool = False
+    """Whether the local join judges rows by event time itself, as one does whose results wait.
+    ``EventTimeJoin`` is put around all others where a spec has event times."""
+    checked: Callable[[Any], BoundCheck] | None = None
+    """Makes what checks time intervals on results; None: the local join checks them."""
+
+    def opened(self, spec: Any, store: MultimapStore, context: Context) -> LocalJoin:
+        """The local join of a spec over a store, which forgets rows if the spec says so."""
+        joined = self.local_join(spec, store, context)
+        if spec.event_time is None or self.judges_time:
+            return joined
+        check = None if self.checked is None else self.checked(spec)
+        return EventTimeJoin(joined, spec, store, check)
 
 
-def _timed(spec: TimedSpec, store: MultimapStore, context: Context) -> LocalJoin:
-    check = BoundCheck(spec.joined, spec.event_time.bounds)
-    return EventTimeJoin(local_join(spec.joined, store, context), spec, store, check)
+def _inside(spec: TimedSpec, store: MultimapStore, context: Context) -> LocalJoin:
+    return local_join(spec.joined, store, context)
 
 
-def _changes(spec: GraphChangeSpec, store: MultimapStore, context: Context) -> LocalJoin:
-    joined = GraphChangeJoin.of(spec, store, context)
-    check = BoundCheck(spec.graph, spec.bounds_of(""))
-    return EventTimeJoin(joined, spec, store, check) if _is_timed(spec) else joined
+def _intervals(spec: TimedSpec) -> BoundCheck:
+    return BoundCheck(spec.joined, spec.event_time.bounds)
 
 
-def _rooted(spec: RootedChangeSpec, store: MultimapStore, context: Context) -> LocalJoin:
-    joined = RootedChangeJoin.of(spec, store, context)
-    return EventTimeJoin(joined, spec, store) if _is_timed(spec) else joined
-
-
-def _similar(spec: SimilaritySpec, store: MultimapStore, context: Context) -> LocalJoin:
-    joined = SimilarityJoin(spec, store, context)
-    return EventTimeJoin(joined, spec, store) if _is_timed(spec) else joined
-
-
-def _is_timed(
-    spec: GraphChangeSpec | RootedChangeSpec | SimilaritySpec,
-) -> TypeGuard[Timed]:
-    return spec.event_time is not None
+def _intervals_of_changes(spec: GraphChangeSpec) -> BoundCheck:
+    return BoundCheck(spec.graph, spec.bounds_of(""))
 
 
 #: By class of the spec.
@@ -125,7 +123,7 @@ def is_rescaled(found: Mapping[str, Any]) -> bool:
 
 def local_join(spec: Spec, store: MultimapStore, context: Context) -> LocalJoin:
     """The local join of a spec over a store."""
-    return kind_of(spec).local_join(spec, store, context)
+    return kind_of(spec).opened(spec, store, context)
 
 
 def pinned(spec: Spec) -> dict[str, Any]:
@@ -141,15 +139,27 @@ def from_pinned(found: Mapping[str, Any]) -> Any:
 for _kind in (
     Kind("inner by one key", JoinSpec, UMJoin.of, is_rescaled=True),
     Kind("inner by several keys", GraphSpec, GraphJoin.of, is_rescaled=True),
-    Kind("inner in time", TimedSpec, _timed, is_rescaled=True),
+    Kind("inner in time", TimedSpec, _inside, is_rescaled=True, checked=_intervals),
     Kind("binary tree", BinaryTree, TreeJoin.of),
     Kind("changes by one key", ChangeSpec, ChangeJoin.of, is_rescaled=True),
-    Kind("changes by several keys", GraphChangeSpec, _changes, is_rescaled=True),
-    Kind("changes of joins of any type", RootedChangeSpec, _rooted, is_rescaled=True),
+    Kind(
+        "changes by several keys",
+        GraphChangeSpec,
+        GraphChangeJoin.of,
+        is_rescaled=True,
+        checked=_intervals_of_changes,
+    ),
+    Kind("changes of joins of any type", RootedChangeSpec, RootedChangeJoin.of, is_rescaled=True),
     Kind("theta", ThetaSpec, ThetaJoin, counters=(CANDIDATES,)),
-    Kind("final", FinalSpec, FinalJoin.of, is_rescaled=True),
-    Kind("as of", AsofSpec, AsofLocalJoin),
-    Kind("similarity", SimilaritySpec, _similar, SIMILARITY_COUNTERS),
-    Kind("natural join of documents", NaturalSpec, NaturalLocalJoin, counters=COUNTERS),
+    Kind("final", FinalSpec, FinalJoin.of, is_rescaled=True, judges_time=True),
+    Kind("as of", AsofSpec, AsofLocalJoin, judges_time=True),
+    Kind("similarity", SimilaritySpec, SimilarityJoin, SIMILARITY_COUNTERS),
+    Kind(
+        "natural join of documents",
+        NaturalSpec,
+        NaturalLocalJoin,
+        counters=COUNTERS,
+        judges_time=True,
+    ),
 ):
     register(_kind)

@@ -1,10 +1,6 @@
 """MultiwayJoin: the join for plain Python, with Arrow batches in and Arrow batches out."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import replace
-from datetime import datetime
-from tempfile import TemporaryDirectory
 from typing import Final, Literal, get_args
 
 import pyarrow as pa
@@ -13,13 +9,13 @@ from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.arrow_views import Views
 from lsmstate.joins.asked_condition import AskedCondition
 from lsmstate.joins.conditions.names import named
-from lsmstate.joins.kinds import local_join
 from lsmstate.joins.local.changes.input import UNMATCHED_RETRACTIONS, check_unmatched
 from lsmstate.joins.local.inner.binary_tree_order import BEST, Sample, TriedOrders, best_tree
-from lsmstate.joins.local.parts.results import Results, check_finished
+from lsmstate.joins.local.parts.results import Results
 from lsmstate.joins.local.timed.event_time_join import LATE_ROWS
 from lsmstate.joins.options import (
     GROUPS,
+    NO_BUCKETS,
     STATE,
     TIME,
     Emit,
@@ -30,41 +26,34 @@ from lsmstate.joins.options import (
     refuse_most_results,
     refuse_other_fields,
 )
-from lsmstate.joins.protocols import Batch, Context, Spec
-from lsmstate.joins.recorded_join import KeptJoin
+from lsmstate.joins.protocols import Spec
+from lsmstate.joins.spec_join import ELSEWHERE, SpecJoin
 from lsmstate.joins.specs.binary_tree import BinaryTree, Order
 from lsmstate.joins.specs.changes import FINAL
 from lsmstate.joins.specs.choose import ChangingSpec, create_join
-from lsmstate.joins.specs.event_time import EventTime, TimeOptions, create_timed
+from lsmstate.joins.specs.event_time import TimeOptions, create_timed
 from lsmstate.joins.specs.final import FinalSpec
 from lsmstate.joins.specs.multi_key import GraphSpec
 from lsmstate.joins.specs.one_key import Condition, JoinSpec, check_streams
 from lsmstate.joins.specs.theta import ThetaSpec
 from lsmstate.joins.specs.theta_choice import theta_spec
 from lsmstate.joins.specs.typed_condition import How, in_text, typed_condition
-from lsmstate.joins.specs.within import with_distance
-from lsmstate.local_directory import directory_path
-from lsmstate.opening import open_store
+from lsmstate.joins.specs.within import with_time
 from lsmstate.option_names import names_checked
 from lsmstate.schema.batches import as_batch
-from lsmstate.stats import StoreStats
 from lsmstate.store import BatchLike
 from lsmstate.store_base.checks import nearest
-from lsmstate.store_base.guard import StoreGuard
 
 #: How several streams are joined; ``MultiwayJoin`` describes them.
 Algorithm = Literal["umjoin", "tree"]
 ALGORITHMS: Final[tuple[str, ...]] = get_args(Algorithm)
 
-_TIME_HERE: Final = ("event_time", "retention", "within", "late")
-_STATE_HERE: Final = ("memory", "backend", "state_dir", "options")
+_TIME_HERE: Final = ("event_time", "retention", "within", "window", "late")
 _NO_TIME: Final = 'name its column of time stamps, as in time=Time(event_time={"a": "at"})'
 _ON_SPARK: Final = "is an option on Spark only; leave it out"
-#: Fields of Options that are said elsewhere.
-_ELSEWHERE: Final = {"memory_bytes": "give memory=... instead"}
 
 
-class MultiwayJoin:
+class MultiwayJoin(SpecJoin):
     """Join several streams over everything that was fed and is not forgotten.
 
     **Keys.** Equalities of columns of two streams, or of nested fields, are keys. Streams need not
@@ -138,7 +127,7 @@ class MultiwayJoin:
         ```
     """
 
-    @names_checked(GROUPS)
+    @names_checked(GROUPS, NO_BUCKETS)
     def __init__(
         self,
         streams: Mapping[str, pa.Schema],
@@ -157,18 +146,14 @@ class MultiwayJoin:
         state: State = STATE,
     ) -> None:
         refuse_other_fields(time, _TIME_HERE, _ON_SPARK)
-        refuse_other_fields(state, _STATE_HERE, _ON_SPARK)
         check_unmatched(unmatched)
         check_streams(streams)
-        _check_kinds(on, piece_bytes)
+        _check_on(on)
         check_most_results(most_results)
         told = TimeOptions(time.event_time or {}, time.retention or {}, time.late)
-        path, backend = state.state_dir, state.backend
-        if path is not None:
-            path = directory_path(path, "state_dir")
         self._declared = dict(streams)
         columns = {name: schema.names for name, schema in streams.items()}
-        on = with_distance(on, time.within, told.columns, columns, _NO_TIME)
+        on = with_time(on, time, told.columns, columns, _NO_TIME)
         theta = theta_spec(streams, on, how, emit, changes, told)
         if theta is None:
             refuse_most_results(most_results)
@@ -177,87 +162,48 @@ class MultiwayJoin:
             on = theta.on
             self._asked = AskedCondition.unfiltered(streams, on)
         streams, on = self._asked.streams, self._asked.on
-        self.spec: Spec = theta or _spec_of(streams, on, how, emit, changes, told)
+        spec: Spec = theta or _spec_of(streams, on, how, emit, changes, told)
         self._views = Views(streams)
-        inside = self.spec
+        plain = spec
         if self._views.any and theta is not None:
-            inside = ThetaSpec.create(self._views.streams, theta.on)
+            plain = ThetaSpec.create(self._views.streams, theta.on)
         elif self._views.any:
-            inside = _spec_of(self._views.streams, on, how, emit, changes, told)
-        _check_algorithm(inside, algorithm, order, sample)
-        filters = [str(each) for each in self._asked.filters]
-        kept = None if path is None else KeptJoin(path, backend, self.spec, filters)
-        if kept is not None:
-            kept.check()
-        options = state.store_options(_ELSEWHERE)
-        if path is None and options.sync is None:
-            # A temporary directory is gone after a power cut anyway: nothing in it is synced.
-            options = replace(options, sync="never")
+            plain = _spec_of(self._views.streams, on, how, emit, changes, told)
+        _check_algorithm(plain, algorithm, order, sample)
         #: With ``order="best"`` all orders and what they cost; None if a kept state had one.
         self.tried_orders: TriedOrders | None = None
-        tree: BinaryTree | None = None
-        if algorithm == "tree":
-            assert isinstance(inside, JoinSpec | GraphSpec)
-            if order == BEST:
-                some = None if sample is None else self._plain_sample(sample)
-                tree, self.tried_orders = best_tree(inside, some, path, backend, options)
-            else:
-                tree = BinaryTree.create(inside, list(streams) if order is None else order)
-        context = Context(piece_bytes=piece_bytes, unmatched=unmatched, most_results=most_results)
-        self._unfinished: Results | None = None
-        with ExitStack() as opened:
-            self._temporary: TemporaryDirectory[str] | None = None
-            if path is None:
-                self._temporary = TemporaryDirectory(prefix="lsmstate-")
-                opened.enter_context(self._temporary)
-                path = self._temporary.name
-            joined: Spec = tree or inside
-            self._store = open_store(path, joined.stream_schemas, backend=backend, options=options)
-            opened.callback(self._store.close)
-            if kept is not None:
-                kept.keep()
-            self._join = local_join(joined, self._store, context)
-            opened.pop_all()  # from here on, ``close`` releases it
-        self._guard = StoreGuard(str(path), "join")
+
+        def inside() -> Spec:
+            if algorithm != "tree":
+                return plain
+            assert isinstance(plain, JoinSpec | GraphSpec)
+            if order != BEST:
+                return BinaryTree.create(plain, list(streams) if order is None else order)
+            some = None if sample is None else self._plain_sample(sample)
+            tree, self.tried_orders = best_tree(
+                plain, some, state.state_dir, state.backend, state.store_options(ELSEWHERE)
+            )
+            return tree
+
+        super().__init__(
+            spec,
+            piece_bytes=piece_bytes,
+            unmatched=unmatched,
+            most_results=most_results,
+            state=state,
+            filters=[str(each) for each in self._asked.filters],
+            inside=inside,
+        )
 
     @property
     def output_schema(self) -> pa.Schema:
         """Columns of every result. ``output_names`` says how they are called."""
         return self._asked.shown_schema(self.spec.output_schema)
 
-    def process(self, stream: str, batch: BatchLike) -> Results:
-        """Store a batch, and return its new results.
-
-        Args:
-            stream: Name of the stream.
-            batch: The rows: an object of the Arrow PyCapsule protocol, a mapping of columns, or a
-                list of dictionaries. Columns are taken by name, in any order, and cast where no
-                value changes.
-
-        Returns:
-            The results in bounded pieces, computed as they are read. Read them to the end, or close
-            them, before the next call. ``to_table``, ``to_pandas`` and ``rows`` read them.
-
-        Raises:
-            InvalidArgumentError: The stream or the columns do not fit, or earlier results are not
-                read. Nothing is stored.
-
-        Cost:
-            A pyarrow RecordBatch with the stream's schema is taken as it is. Another batch is
-            converted first.
-        """
-        with self._guard.calling():
-            if not isinstance(stream, str):
-                raise InvalidArgumentError(
-                    f"process({stream!r}): the stream is a {type(stream).__name__}; give its name"
-                )
-            self.spec.check_stream(stream)
-            rows = as_batch(batch, self._declared[stream], f"process({stream!r})")
-            came_in = rows.schema
-            rows = self._inside(stream, rows)
-            self._unfinished = self._shown(self._join.process(Batch(stream, rows)))
-            self._came_in = came_in
-            return self._unfinished
+    def _arrived(self, stream: str, batch: BatchLike, call: str) -> pa.RecordBatch:
+        rows = as_batch(batch, self._declared[stream], call)
+        self._came_in = rows.schema
+        return self._inside(stream, rows)
 
     def _inside(self, stream: str, rows: pa.RecordBatch) -> pa.RecordBatch:
         """The rows as the join works with them: with computed columns, in plain types."""
@@ -276,56 +222,11 @@ class MultiwayJoin:
 
     def _shown(self, results: Results) -> Results:
         """The results that keep all conditions, with the types of the declared columns."""
-        results.inside(self._guard.calling)
+        results = super()._shown(results)
         if self._views.any:
             schema = self.spec.output_schema
             results = results.through(lambda piece: self._views.declared(piece, schema))
-        results.schema = self.output_schema
         return self._asked.shown(results)
-
-    def advance(self, watermark: datetime) -> Results:
-        """Set the watermark: no row with a time up to it will come any more.
-
-        Rows that no later row can match are forgotten. A lower watermark than before changes
-        nothing. ``commit`` stores the watermark.
-
-        Args:
-            watermark: The watermark. With a time zone, it is taken as UTC for event times without
-                one.
-
-        Returns:
-            With ``emit="final"``, the results that are now final. Read them to the end, or close
-            them, before the next call. Otherwise nothing.
-
-        Raises:
-            InvalidArgumentError: Earlier results are not read, no stream has an event time, or the
-                watermark has no time zone although an event time has one.
-        """
-        timing = self.event_time
-        if timing is None or not timing.columns:
-            raise InvalidArgumentError(
-                f"advance({watermark!r}): no stream has an event time; name their columns of time "
-                'stamps, as in time=Time(event_time={"a": "at", "b": "at"})'
-            )
-        with self._guard.calling():
-            check_finished(f"advance({watermark!r})", self._unfinished)
-            watermark_us = timing.watermark_us(self.spec.streams, watermark)
-            self._unfinished = self._shown(self._join.advance(watermark_us))
-            return self._unfinished
-
-    @property
-    def event_time(self) -> EventTime | None:
-        """What the join knows of event time; None if it keeps all rows for ever.
-
-        ``columns`` has the event-time column of each stream, and ``kept_us`` how many microseconds
-        a row is kept after its event time (None: for ever).
-        """
-        return self.spec.event_time
-
-    @property
-    def counts(self) -> Mapping[str, int]:
-        """The join's counters since it was opened, by name; ``late_rows`` for example."""
-        return self._join.counts
 
     @property
     def late_count(self) -> int:
@@ -345,40 +246,6 @@ class MultiwayJoin:
     def unmatched_retractions(self) -> int:
         """Number of retractions ignored so far because the row was not stored."""
         return self._join.counts.get(UNMATCHED_RETRACTIONS, 0)
-
-    def commit(self) -> None:
-        """Make everything that was fed durable, so that the same join on ``state_dir`` finds it.
-
-        Raises:
-            InvalidArgumentError: A join with ``emit="final"`` has results that were not read. Its
-                state depends on them.
-        """
-        with self._guard.calling():
-            self._join.finish()
-            self._store.commit()
-
-    def stats(self) -> StoreStats:
-        """Return memory, disk and counters of the state."""
-        return self._store.stats()
-
-    def close(self) -> None:
-        """Release memory, locks and the temporary directory. A second call does nothing."""
-        self._guard.close(self._give_up, self._store.close, self._remove_temporary)
-
-    def _give_up(self) -> None:
-        """Give up unread results, which hold what they read open."""
-        if self._unfinished is not None:
-            self._unfinished.let_go()
-
-    def _remove_temporary(self) -> None:
-        if self._temporary is not None:
-            self._temporary.cleanup()
-
-    def __enter__(self) -> "MultiwayJoin":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _spec_of(
@@ -402,15 +269,13 @@ def _spec_of(
     return spec
 
 
-def _check_kinds(on: object, piece_bytes: object) -> None:
-    """InvalidArgumentError for values of other types than the signature has."""
+def _check_on(on: object) -> None:
+    """InvalidArgumentError for a condition of another type than the signature has."""
     if not isinstance(on, str | Mapping | Sequence):
         raise InvalidArgumentError(
             f'on={on!r}: give a condition in SQL, such as "a.id = b.a_id", or the key columns: '
             '{"a": ["id"], "b": ["a_id"]}, or ["id"]'
         )
-    if isinstance(piece_bytes, bool) or not isinstance(piece_bytes, int):
-        raise InvalidArgumentError(f"piece_bytes={piece_bytes!r}: give a number of bytes")
 
 
 def _check_keeps_all(told: TimeOptions) -> None:

@@ -7,10 +7,11 @@ one.
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import timedelta
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.specs.event_time import Retention
+from lsmstate.joins.specs.window import WindowLike
 from lsmstate.opening import BACKENDS
 from lsmstate.option_names import fields_checked
 from lsmstate.options import Options, parse_bytes
@@ -20,8 +21,12 @@ from lsmstate.store_base.checks import nearest
 Emit = Literal["append", "changes", "final"]
 Unmatched = Literal["count", "error"]
 Late = Literal["drop", "join", "side"]
-Skew = Literal["observe", "spread"]
+HotKeys = Literal["observe", "spread"]
+Routing = Literal["hash", "shares", "biclique", "ranges"]
 Backend = Literal["lsm", "rocksdb", "memory"]
+
+HOT_KEYS: Final[tuple[str, ...]] = get_args(HotKeys)
+ROUTINGS: Final[tuple[str, ...]] = get_args(Routing)
 
 _MOST_BUCKETS: Final = 4096
 
@@ -39,6 +44,11 @@ class Time:
         within: How far apart the event times of the rows of a result are at most, for all pairs of
             streams: "10 minutes", or a timedelta. It is part of the condition. Fixed by the first
             start.
+        window: The rows of a result lie in one window of event time: the length of windows, as in
+            "1 hour", or their length and their slide, as in ("1 hour", "15 minutes"). Windows begin
+            at 1970-01-01 and every slide before and after. Rows that share several windows are one
+            result. It is part of the condition. Fixed by the first start. NaturalJoin takes a
+            number of documents too.
         late: What becomes of late rows. "drop": left out, and counted. "join": matched with what
             is still stored. "side": left out and kept aside. On Spark they are kept in the state,
             in the stream ``o (late)``, which ``spark.read.format("lsmstate")`` reads with the
@@ -60,6 +70,7 @@ class Time:
     event_time: Mapping[str, str] | None = None
     retention: Retention | None = None
     within: str | timedelta | None = None
+    window: WindowLike | int | None = None
     late: Late = "drop"
     late_batches: int | None = None
     result_time: str | None = None
@@ -147,6 +158,59 @@ class State:
         return Options(memory_bytes=memory_bytes, **given)
 
 
+@fields_checked
+@dataclass(frozen=True, kw_only=True)
+class Skew:
+    """How the rows of a join on Spark are spread over the buckets of its state.
+
+    Args:
+        hot_keys: "observe" counts hot keys and shows them in the metrics. "spread" also gives a hot
+            key several buckets: of two streams, each row is stored in one of them and probes all;
+            of three or more, the rows of the largest stream of that key are spread and those of the
+            others copied. For inner joins over the full history by one common key. Fixed by the
+            first start.
+        routing: Where rows of an inner join go: "hash" by one key that all streams have; "shares"
+            along a grid of buckets, in which a stream without an equality has a dimension of its
+            own; "biclique", of two streams, to one bucket of their side, and to all of the other to
+            look for partners; "ranges", of two streams with a range condition, to the bucket of
+            their range, and to those where a partner may be. Default: by the condition. Fixed by
+            the first start.
+        rows: Rows of each stream in proportion, for joins by several keys or without any. With them
+            few rows are copied. The first start chooses the shares and keeps them.
+        shares: Buckets per key, for joins by several keys, as in ``{"c.id": 2, "o.id": 4}``.
+            Default: chosen by ``rows``. Fixed by the first start.
+
+    Raises:
+        InvalidArgumentError: ``hot_keys`` or ``routing`` is unknown, or ``rows`` or ``shares`` is
+            no dictionary.
+
+    Example:
+        ```python
+        Skew(rows={"c": 1, "o": 10, "l": 40})
+        ```
+    """
+
+    hot_keys: HotKeys | None = None
+    routing: Routing | None = None
+    rows: Mapping[str, int] | None = None
+    shares: Mapping[str, int] | None = None
+
+    def __post_init__(self) -> None:
+        for name, known in (("hot_keys", HOT_KEYS), ("routing", ROUTINGS)):
+            value = getattr(self, name)
+            if value is not None and value not in known:
+                raise InvalidArgumentError(
+                    f"{name}={value!r} is unknown{nearest(str(value), known)}"
+                )
+        for name in ("rows", "shares"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, Mapping):
+                raise InvalidArgumentError(
+                    f"{name}={value!r} is a {type(value).__name__}; give a dictionary of numbers, "
+                    'as in {"a": 1000, "b": 10}'
+                )
+
+
 def refuse_most_results(most_results: float | None) -> None:
     """InvalidArgumentError if a join whose results are not counted is given it."""
     if most_results is not None:
@@ -169,13 +233,22 @@ def check_most_results(most_results: object) -> None:
 #: Defaults of the faces: values that never change.
 TIME: Final = Time()
 STATE: Final = State()
+SKEW: Final = Skew()
 
 #: What the faces tell ``names_checked``.
 GROUPS: Final[Mapping[str, type[Any]]] = {"time": Time, "state": State}
+ON_SPARK: Final[Mapping[str, type[Any]]] = {"skew": Skew, **GROUPS}
 STATE_ONLY: Final[Mapping[str, type[Any]]] = {"state": State}
 
 
-def refuse_other_fields(given: Time | State, fitting: tuple[str, ...], remedy: str) -> None:
+#: What a face in plain Python says of options that only Spark has.
+NO_BUCKETS: Final = dict.fromkeys(
+    ("skew", *(field.name for field in fields(Skew))),
+    "in plain Python all rows lie in one place, so nothing is spread; leave it out",
+)
+
+
+def refuse_other_fields(given: Time | State | Skew, fitting: tuple[str, ...], remedy: str) -> None:
     """InvalidArgumentError for a field that is set, and that the face at hand does not have."""
     for field in fields(given):
         value = getattr(given, field.name)

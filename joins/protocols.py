@@ -238,6 +238,13 @@ class TableRouting(Routing, Protocol):
     tables sees to it that all tasks of a micro-batch route by one, whenever they run."""
 
     @property
+    def makes_tables_alike(self) -> bool:
+        """Whether all attempts of a bucket observe the same, and ``next_table`` makes the same of
+        it on every machine. Then a table may be made several times, and lie where no file can be
+        created exclusively."""
+        ...
+
+    @property
     def initial_table(self) -> Table:
         """The table of micro-batches before the first one that is made."""
         ...

@@ -5,14 +5,13 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from lsmstate.joins.options import GROUPS, STATE, TIME, State, Time, refuse_other_fields
+from lsmstate.joins.options import GROUPS, NO_BUCKETS, STATE, TIME, State, Time, refuse_other_fields
 from lsmstate.joins.spec_join import SpecJoin
-from lsmstate.joins.specs.similarity import SimilaritySpec, WindowLike, with_time
+from lsmstate.joins.specs.similarity import SimilaritySpec, with_time
 from lsmstate.option_names import names_checked
 
-_TIME_HERE = ("event_time", "within", "late")
+_TIME_HERE = ("event_time", "within", "window", "late")
 _NO_TIME = 'name its column of time stamps, as in time=Time(event_time={"a": "at"})'
-_STATE_HERE = ("memory", "backend", "state_dir")
 _ON_SPARK = "has no effect on a similarity join in plain Python; leave it out"
 
 #: How candidates are found; all give the same pairs.
@@ -20,7 +19,7 @@ Algorithm = Literal["auto", "tiles", "grid", "pivots", "keys"]
 How = Literal["inner", "anti"]
 
 
-@names_checked(GROUPS)
+@names_checked(GROUPS, NO_BUCKETS)
 def similarity_join(
     streams: Mapping[str, pa.Schema],
     on: str,
@@ -31,7 +30,6 @@ def similarity_join(
     how: How = "inner",
     distance: str | None = "distance",
     algorithm: Algorithm = "auto",
-    window: WindowLike | None = None,
     piece_bytes: int = 1 << 20,
     time: Time = TIME,
     state: State = STATE,
@@ -50,14 +48,12 @@ def similarity_join(
         how: "inner" gives pairs. "anti", of one stream, gives the rows without an earlier partner.
         distance: Name of the column of distances; None: there is none.
         algorithm: How candidates are found.
-        window: The event times of a pair lie in one window: the length of windows, as in "1 hour",
-            or their length and their slide, as in ("1 hour", "15 minutes").
         piece_bytes: Most bytes of a piece of the results, unless a row is larger.
-        time: Event times of the streams, how far those of a pair are apart at most, and what
-            becomes of late rows, with ``event_time``, ``within`` and ``late``. Without ``within``
-            and ``window`` rows are kept for ever.
-        state: Where the state lies, and what it may take, with ``memory``, ``backend`` and
-            ``state_dir``.
+        time: Event times of the streams, how far those of a pair are apart at most, which windows
+            hold both, and what becomes of late rows, with ``event_time``, ``within``, ``window``
+            and ``late``. Without ``within`` and ``window`` rows are kept for ever.
+        state: Where the state lies, and what it may take, with ``memory``, ``backend``,
+            ``state_dir`` and ``options``.
 
     Returns:
         The join: ``process(stream, batch)`` stores a batch and returns its new results.
@@ -73,7 +69,6 @@ def similarity_join(
         ```
     """
     refuse_other_fields(time, _TIME_HERE, _ON_SPARK)
-    refuse_other_fields(state, _STATE_HERE, _ON_SPARK)
     spec = SimilaritySpec.of(
         streams,
         on,
@@ -84,11 +79,9 @@ def similarity_join(
         distance=distance,
         algorithm=algorithm,
     )
-    spec = with_time(spec, time.event_time or {}, time.within, window, time.late, _NO_TIME)
+    spec = with_time(spec, time.event_time or {}, time.within, time.window, time.late, _NO_TIME)
     return SpecJoin(
         spec,
-        memory=state.memory,
-        backend=state.backend,
-        path=state.state_dir,
         piece_bytes=piece_bytes,
+        state=state,
     )

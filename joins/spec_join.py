@@ -1,21 +1,36 @@
-"""SpecJoin: a join of any kind for plain Python, from its spec."""
+"""SpecJoin: a join of any kind for plain Python, from its spec.
 
-import os
-from collections.abc import Mapping
+It opens the state, runs the local join over it, and keeps threads apart. The faces of kinds add
+what people write: conditions, and types of columns.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
+from datetime import datetime
 from tempfile import TemporaryDirectory
+from typing import Final, Self
 
 import pyarrow as pa
 
+from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.kinds import local_join
-from lsmstate.joins.local.parts.results import Results
+from lsmstate.joins.local.parts.results import Results, check_finished
+from lsmstate.joins.options import STATE, State, refuse_other_fields
 from lsmstate.joins.protocols import Batch, Context, LocalJoin, Spec
 from lsmstate.joins.recorded_join import KeptJoin
+from lsmstate.joins.specs.event_time import EventTime
+from lsmstate.local_directory import directory_path
 from lsmstate.opening import open_store
-from lsmstate.options import Options, parse_bytes
 from lsmstate.schema.batches import arrow_batch, as_batch
 from lsmstate.stats import StoreStats
-from lsmstate.store import BatchLike
+from lsmstate.store import BatchLike, MultimapStore
+from lsmstate.store_base.guard import StoreGuard
+
+_STATE_HERE: Final = ("memory", "backend", "state_dir", "options")
+_ON_SPARK: Final = "is an option on Spark only; leave it out"
+#: Fields of Options that are said elsewhere.
+ELSEWHERE: Final = {"memory_bytes": "give memory=... instead"}
 
 
 class SpecJoin:
@@ -25,64 +40,159 @@ class SpecJoin:
         self,
         spec: Spec,
         *,
-        memory: int | str = "64m",
-        backend: str = "lsm",
-        path: str | None = None,
         piece_bytes: int = 1 << 20,
         unmatched: str = "count",
-        known_as: Spec | None = None,
+        most_results: float | None = None,
+        state: State = STATE,
+        filters: Sequence[str] = (),
+        inside: Callable[[], Spec] | None = None,
     ) -> None:
         """Open the state, or begin one.
 
         Args:
             spec: What is joined; its kind is registered in ``kinds``.
-            memory: Cap of what the state holds in memory ("64m", or bytes).
-            backend: "lsm", "rocksdb" or "memory".
-            path: Directory of the state. The same join finds it again; another one is refused.
-                Default: a temporary directory, which ``close`` removes.
             piece_bytes: Most bytes of a piece of the results, unless a row is larger.
             unmatched: What becomes of a retraction of a row that is not stored.
-            known_as: The spec that ``path`` records and compares. Default: ``spec``.
+            most_results: Most results for each row of a batch; None: more than 1,000 are logged.
+            state: Where the state lies, and what it may take, with ``memory``, ``backend``,
+                ``state_dir`` and ``options``. The same join finds a state in ``state_dir`` again;
+                another one is refused. Default: a temporary directory, which ``close`` removes.
+            filters: Conditions on the results, which are recorded with the join.
+            inside: Gives the spec that is run, if it is another one; asked for when the state was
+                found to be of ``spec``.
 
         Raises:
-            InvalidArgumentError: The state in ``path`` belongs to another join, or a value does not
-                fit.
+            InvalidArgumentError: The state belongs to another join, or a value does not fit.
         """
+        refuse_other_fields(state, _STATE_HERE, _ON_SPARK)
+        if isinstance(piece_bytes, bool) or not isinstance(piece_bytes, int):
+            raise InvalidArgumentError(f"piece_bytes={piece_bytes!r}: give a number of bytes")
+        path, backend = state.state_dir, state.backend
+        if path is not None:
+            path = directory_path(path, "state_dir")
         self.spec = spec
-        recorded = None if path is None else KeptJoin(path, backend, known_as or spec)
+        recorded = None if path is None else KeptJoin(path, backend, spec, filters)
         if recorded is not None:
             recorded.check()
-        options = Options(memory_bytes=parse_bytes(memory))
+        options = state.store_options(ELSEWHERE)
+        if path is None and options.sync is None:
+            # A temporary directory is gone after a power cut anyway: nothing in it is synced.
+            options = replace(options, sync="never")
+        run = spec if inside is None else inside()
+        context = Context(piece_bytes=piece_bytes, unmatched=unmatched, most_results=most_results)
+        self._unfinished: Results | None = None
         with ExitStack() as opened:
-            directory = path or opened.enter_context(TemporaryDirectory(prefix="lsmstate-"))
-            self.store = open_store(
-                os.fspath(directory), spec.stream_schemas, backend=backend, options=options
+            self._temporary: TemporaryDirectory[str] | None = None
+            if path is None:
+                self._temporary = TemporaryDirectory(prefix="lsmstate-")
+                opened.enter_context(self._temporary)
+                path = self._temporary.name
+            self._store: MultimapStore = open_store(
+                path, run.stream_schemas, backend=backend, options=options
             )
-            opened.callback(self.store.close)
+            opened.callback(self._store.close)
             if recorded is not None:
                 recorded.keep()
-            context = Context(piece_bytes=piece_bytes, unmatched=unmatched)
-            self._join = local_join(spec, self.store, context)
-            self._opened = opened.pop_all()
+            self._join = local_join(run, self._store, context)
+            opened.pop_all()  # from here on, ``close`` releases it
+        self._guard = StoreGuard(str(path), "join")
 
-    def process(self, stream: str, rows: BatchLike) -> Results:
-        """Store a batch of any kind, and return its new results; see ``LocalJoin.process``."""
-        self.spec.check_stream(stream)
-        call = f"process({stream!r})"
+    @property
+    def output_schema(self) -> pa.Schema:
+        """Columns of every result."""
+        return self.spec.output_schema
+
+    @property
+    def event_time(self) -> EventTime | None:
+        """What the join knows of event time; None if it keeps all rows for ever.
+
+        ``columns`` has the event-time column of each stream, and ``kept_us`` how many microseconds
+        a row is kept after its event time (None: for ever).
+        """
+        return self.spec.event_time
+
+    def process(self, stream: str, batch: BatchLike) -> Results:
+        """Store a batch, and return its new results.
+
+        Args:
+            stream: Name of the stream.
+            batch: The rows: an object of the Arrow PyCapsule protocol, a mapping of columns, or a
+                list of dictionaries. Columns are taken by name, in any order, and cast where no
+                value changes.
+
+        Returns:
+            The results in bounded pieces, computed as they are read. Read them to the end, or close
+            them, before the next call. ``to_table``, ``to_pandas`` and ``rows`` read them.
+
+        Raises:
+            InvalidArgumentError: The stream or the columns do not fit, or earlier results are not
+                read. Nothing is stored.
+
+        Cost:
+            A pyarrow RecordBatch with the stream's schema is taken as it is. Another batch is
+            converted first.
+        """
+        with self._guard.calling():
+            if not isinstance(stream, str):
+                raise InvalidArgumentError(
+                    f"process({stream!r}): the stream is a {type(stream).__name__}; give its name"
+                )
+            self.spec.check_stream(stream)
+            rows = self._arrived(stream, batch, f"process({stream!r})")
+            self._unfinished = self._shown(self._join.process(Batch(stream, rows)))
+            return self._unfinished
+
+    def advance(self, watermark: datetime | int) -> Results:
+        """Set the watermark: no row with a time up to it will come any more.
+
+        Rows that no later row can match are forgotten. A lower watermark than before changes
+        nothing. ``commit`` stores the watermark.
+
+        Args:
+            watermark: The watermark, as a datetime or in microseconds since 1970. A datetime with a
+                time zone is taken as UTC for event times without one.
+
+        Returns:
+            The results that are now final, of joins whose results wait. Read them to the end, or
+            close them, before the next call.
+
+        Raises:
+            InvalidArgumentError: Earlier results are not read, no stream has an event time, or the
+                watermark has no time zone although an event time has one.
+        """
+        call = f"advance({watermark!r})"
+        with self._guard.calling():
+            check_finished(call, self._unfinished)
+            self._unfinished = self._shown(self._join.advance(self._watermark_us(call, watermark)))
+            return self._unfinished
+
+    def _watermark_us(self, call: str, watermark: datetime | int) -> int:
+        if isinstance(watermark, int) and not isinstance(watermark, bool):
+            return watermark
+        timing = self.spec.event_time
+        if timing is None or not timing.columns:
+            raise InvalidArgumentError(
+                f"{call}: no stream has an event time; name their columns of time stamps, as in "
+                'time=Time(event_time={"a": "at", "b": "at"})'
+            )
+        return timing.watermark_us(self.spec.streams, watermark)
+
+    def _arrived(self, stream: str, batch: BatchLike, call: str) -> pa.RecordBatch:
+        """A batch as the local join takes it."""
         if stream in getattr(self.spec, "operations", {}):
-            batch = arrow_batch(rows, call)  # with the operation column, which is not stored
-        else:
-            batch = as_batch(rows, self.spec.streams[stream], call)
-        return self._shown(self._join.process(Batch(stream, batch)))
-
-    def advance(self, watermark_us: int) -> Results:
-        """Set the watermark, in microseconds since 1970, and return the results that are now
-        final."""
-        return self._shown(self._join.advance(watermark_us))
+            return arrow_batch(batch, call)  # with the operation column, which is not stored
+        return as_batch(batch, self.spec.streams[stream], call)
 
     def _shown(self, results: Results) -> Results:
+        """The results of the local join as users see them."""
+        results.inside(self._guard.calling)
         results.schema = self.spec.output_schema
         return results
+
+    @property
+    def store(self) -> MultimapStore:
+        """The state, for those who look at it between calls."""
+        return self._store
 
     @property
     def local_join(self) -> LocalJoin:
@@ -91,28 +201,43 @@ class SpecJoin:
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """The join's counters since it was opened, by name."""
+        """The join's counters since it was opened, by name; ``late_rows`` for example."""
         return self._join.counts
 
     @property
     def late_rows(self) -> pa.RecordBatch | None:
-        """The late rows of the last batch, if the join hands them out."""
+        """With ``late="side"``, the late rows of the last batch, as they came."""
         return self._join.late_rows
 
     def commit(self) -> None:
-        """Make everything that was fed durable, so that opening ``path`` again finds it."""
-        self._join.finish()
-        self.store.commit()
+        """Make everything that was fed durable, so that the same join on ``state_dir`` finds it.
+
+        Raises:
+            InvalidArgumentError: A join whose results wait has some that were not read. Its state
+                depends on them.
+        """
+        with self._guard.calling():
+            self._join.finish()
+            self._store.commit()
 
     def stats(self) -> StoreStats:
         """Return memory, disk and counters of the state."""
-        return self.store.stats()
+        return self._store.stats()
 
     def close(self) -> None:
         """Release memory, locks and the temporary directory. A second call does nothing."""
-        self._opened.close()
+        self._guard.close(self._give_up, self._store.close, self._remove_temporary)
 
-    def __enter__(self) -> "SpecJoin":
+    def _give_up(self) -> None:
+        """Give up unread results, which hold what they read open."""
+        if self._unfinished is not None:
+            self._unfinished.let_go()
+
+    def _remove_temporary(self) -> None:
+        if self._temporary is not None:
+            self._temporary.cleanup()
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

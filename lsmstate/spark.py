@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lsmstate.joins.options import State, Time
+    from lsmstate.joins.options import Skew, State, Time
     from lsmstate.spark_integration.demo import DemoSettings, run_demo
     from lsmstate.spark_integration.joins.asof import asof_join
     from lsmstate.spark_integration.joins.documents import natural_join
@@ -35,6 +35,7 @@ __all__ = [
     "PrometheusListener",
     "QueryMetrics",
     "QueryState",
+    "Skew",
     "State",
     "Time",
     "asof_join",
@@ -63,6 +64,7 @@ _MODULES = {
     "PrometheusListener": "lsmstate.spark_integration.metrics.prometheus",
     "QueryMetrics": "lsmstate.spark_integration.metrics.query",
     "QueryState": "lsmstate.spark_integration.state_reader.query_state",
+    "Skew": "lsmstate.joins.options",
     "State": "lsmstate.joins.options",
     "Time": "lsmstate.joins.options",
     "asof_join": "lsmstate.spark_integration.joins.asof",

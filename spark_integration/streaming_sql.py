@@ -9,7 +9,7 @@
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pyspark.errors import AnalysisException
@@ -17,7 +17,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.joins.options import GROUPS, STATE, TIME, Skew, State, Time
+from lsmstate.joins.options import (
+    ON_SPARK,
+    SKEW,
+    STATE,
+    TIME,
+    Skew,
+    State,
+    Time,
+    refuse_other_fields,
+)
 from lsmstate.option_names import names_checked
 from lsmstate.spark_integration.catalyst.catalyst import Catalyst, is_classic
 from lsmstate.spark_integration.columns.key_types import quiet_query_log
@@ -33,7 +42,7 @@ _REMEDY = (
     "the query itself says what is joined and what comes of it, so this is no option here; leave "
     "it out, or name the streams yourself: multiway_join(...)"
 )
-_checked = names_checked(GROUPS, dict.fromkeys(_SAID_BY_THE_QUERY, _REMEDY))
+_checked = names_checked(ON_SPARK, dict.fromkeys(_SAID_BY_THE_QUERY, _REMEDY))
 
 
 @dataclass(frozen=True)
@@ -134,9 +143,7 @@ def streaming_sql(
     sql: str,
     *,
     strict: bool = False,
-    rows: Mapping[str, int] | None = None,
-    shares: Mapping[str, int] | None = None,
-    skew: Skew | None = None,
+    skew: Skew = SKEW,
     time: Time = TIME,
     state: State = STATE,
 ) -> MultiwayQuery:
@@ -162,10 +169,8 @@ def streaming_sql(
         spark: The session.
         sql: The query, over streaming views (``createOrReplaceTempView``).
         strict: Raise an error if a join is left to Spark.
-        rows: Rows of the inputs in proportion, by alias or view, for joins by several keys. Default
-            for files: guessed from their size.
-        shares: Buckets per key, for joins by several keys, as in ``multiway_join``.
-        skew: "observe" or "spread", as in ``multiway_join``.
+        skew: How rows are spread over the buckets: ``Skew(rows=..., ...)``, without ``routing``.
+            ``rows`` are by alias or view; default for files: guessed from their size.
         time: How long rows are kept, and what becomes of late ones: ``Time(retention=..., ...)``.
         state: Where the state lies, and what it may take: ``State(memory=..., ...)``.
 
@@ -188,8 +193,7 @@ def streaming_sql(
         ```
     """
     _check_sql(spark, sql)
-    _check_rows(rows)
-    options = _set_options(shares, skew, time, state)
+    options = _set_options(skew, time, state)
     if not is_classic(spark):
         return _query_of(_unseen(spark.sql(sql)), strict, _no_stages)
     check_worker_python(spark)
@@ -205,7 +209,7 @@ def streaming_sql(
         if "STREAM" not in refusal or not catalyst.is_stream_of_known_columns(catalyst.parsed(sql)):
             raise
     plan = catalyst.parsed(sql) if df is None else catalyst.analyzed(df)
-    return _query(catalyst, plan, df, strict, rows or {}, options, refusal)
+    return _query(catalyst, plan, df, strict, skew.rows or {}, options, refusal)
 
 
 @_checked
@@ -213,9 +217,7 @@ def to_multiway(
     df: DataFrame,
     *,
     strict: bool = False,
-    rows: Mapping[str, int] | None = None,
-    shares: Mapping[str, int] | None = None,
-    skew: Skew | None = None,
+    skew: Skew = SKEW,
     time: Time = TIME,
     state: State = STATE,
 ) -> MultiwayQuery:
@@ -227,9 +229,8 @@ def to_multiway(
     Args:
         df: The streaming DataFrame.
         strict: Raise an error if a join is left to Spark.
-        rows: Rows of the inputs in proportion, by alias or source.
-        shares: Buckets per key, for joins by several keys, as in ``multiway_join``.
-        skew: "observe" or "spread", as in ``multiway_join``.
+        skew: How rows are spread over the buckets: ``Skew(rows=..., ...)``, without ``routing``.
+            ``rows`` are by alias or source.
         time: How long rows are kept, and what becomes of late ones: ``Time(retention=..., ...)``.
         state: Where the state lies, and what it may take: ``State(memory=..., ...)``.
 
@@ -249,13 +250,12 @@ def to_multiway(
         raise InvalidArgumentError(
             f"df={df!r} is a {type(df).__name__}; give a streaming DataFrame"
         )
-    _check_rows(rows)
-    options = _set_options(shares, skew, time, state)
+    options = _set_options(skew, time, state)
     if not is_classic(df.sparkSession):
         return _query_of(_unseen(df), strict, _no_stages)
     check_worker_python(df.sparkSession)
     catalyst = Catalyst(df.sparkSession)
-    return _query(catalyst, catalyst.analyzed(df), df, strict, rows or {}, options)
+    return _query(catalyst, catalyst.analyzed(df), df, strict, skew.rows or {}, options)
 
 
 def _check_sql(spark: object, sql: object) -> None:
@@ -267,14 +267,6 @@ def _check_sql(spark: object, sql: object) -> None:
     if not isinstance(sql, str) or not sql.strip():
         raise InvalidArgumentError(
             f'sql={sql!r}: give the text of a query, such as "SELECT * FROM a JOIN b ON a.k = b.k"'
-        )
-
-
-def _check_rows(rows: object) -> None:
-    if rows is not None and not isinstance(rows, Mapping):
-        raise InvalidArgumentError(
-            f"rows={rows!r} is a {type(rows).__name__}; give numbers by input, as in "
-            '{"a": 1000, "b": 10}'
         )
 
 
@@ -293,20 +285,21 @@ def _query(
     )
 
 
-def _set_options(
-    shares: Mapping[str, int] | None, skew: Skew | None, time: Time, state: State
-) -> dict[str, Any]:
+def _set_options(skew: Skew, time: Time, state: State) -> dict[str, Any]:
     """The options that are not at their defaults. InvalidArgumentError for a column that the query
     does not have."""
     if time.result_time is not None:
         raise InvalidArgumentError(f"result_time={time.result_time!r}: {_REMEDY}")
-    if time.within is not None:
-        raise InvalidArgumentError(
-            f"within={time.within!r}: a query says it in its condition; write AND a.at BETWEEN "
-            "b.at - INTERVAL 10 MINUTES AND b.at + INTERVAL 10 MINUTES"
-        )
-    given = {"shares": shares, "skew": skew, "time": time, "state": state}
-    defaults = {"shares": None, "skew": None, "time": TIME, "state": STATE}
+    for name in ("within", "window"):
+        if getattr(time, name) is not None:
+            raise InvalidArgumentError(
+                f"{name}={getattr(time, name)!r}: a query says it in its condition; write AND a.at "
+                "BETWEEN b.at - INTERVAL 10 MINUTES AND b.at + INTERVAL 10 MINUTES, or name the "
+                "streams yourself: multiway_join(...)"
+            )
+    refuse_other_fields(skew, ("hot_keys", "rows", "shares"), f"is not said here: {_REMEDY}")
+    given = {"skew": replace(skew, rows=None), "time": time, "state": state}
+    defaults = {"skew": SKEW, "time": TIME, "state": STATE}
     return {name: value for name, value in given.items() if value != defaults[name]}
 
 

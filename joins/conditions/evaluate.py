@@ -138,8 +138,8 @@ class _Rows:
                 raise self._refusal(
                     f"{what} is not known here; supported are comparisons, AND, OR, NOT, IS NULL, "
                     "BETWEEN, IN, LIKE, CASE, arithmetic, and the functions abs, coalesce, "
-                    "concat, date_add, datediff, get_json_object, greatest, least and length; "
-                    "compute anything else as a column before the join"
+                    "concat, date_add, date_bin, datediff, get_json_object, greatest, least and "
+                    "length; compute anything else as a column before the join"
                 )
         return self._predicate(expression)
 
@@ -300,6 +300,7 @@ class _Rows:
         values = [self.value(argument) for argument in arguments]
         wanted = {"negative": (1, 1), "abs": (1, 1), "length": (1, 1), "datediff": (2, 2)}
         wanted |= {"date_add": (2, 2), "get_json_object": (2, 2), "concat": (1, 255)}
+        wanted |= {"date_bin": (2, 2)}
         least, most = wanted.get(name, (2, 255))
         if not least <= len(values) <= most:
             raise self._refusal(f"{text_of(expression)}: {name} takes {least} values")
@@ -311,6 +312,8 @@ class _Rows:
             return self._distance(expression, name, values)
         if name == "length":
             return self._length(expression, values[0])
+        if name == "date_bin":
+            return self._window_start(expression, arguments[0], values[1])
         if name in ("datediff", "date_add"):
             return self._days(expression, name, values)
         if name == "get_json_object":
@@ -399,6 +402,25 @@ class _Rows:
         if pa.types.is_binary(value.type) or pa.types.is_null(value.type):
             return pc.binary_length(value.cast(pa.binary()))
         raise self._refusal(f"{text_of(expression)}: length takes text or bytes, not {value.type}")
+
+    def _window_start(self, expression: Expression, slide: Expression, value: pa.Array) -> pa.Array:
+        """The start of the last window that begins by a time; one begins in 1970."""
+        length = slide.value if isinstance(slide, Constant) else None
+        if not isinstance(length, Duration) or length.length_us <= 0:
+            raise self._refusal(
+                f"{text_of(expression)}: date_bin takes an interval first, as in "
+                "date_bin(INTERVAL 10 MINUTES, a.at)"
+            )
+        if not pa.types.is_timestamp(value.type):
+            raise self._refusal(f"{text_of(expression)}: date_bin takes a time, not {value.type}")
+        stamps = value.cast(
+            pa.timestamp("us" if value.type.unit in ("s", "ms") else value.type.unit, value.type.tz)
+        )
+        ticks = _numpy(stamps.view(pa.int64()))
+        into = ticks % np.int64(length.length_us * (1000 if stamps.type.unit == "ns" else 1))
+        least = np.iinfo(np.int64).min
+        starts = np.where(ticks < least + into, least, ticks - into)
+        return pa.array(starts, mask=_nulls(value)).view(stamps.type)
 
     def _days(self, expression: Expression, name: str, values: Sequence[pa.Array]) -> pa.Array:
         first = self._date(expression, values[0])

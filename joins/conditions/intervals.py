@@ -47,6 +47,8 @@ class Bound:
     is_strict: bool = False
     has_days: bool = False
     """Whether it was written with days or weeks, which a calendar may count otherwise."""
+    slide_us: int = 0
+    """If not 0, ``earlier`` counts as the start of the last window that begins by then."""
 
     def widened(self, by_us: int) -> "Bound":
         """The same with room to spare."""
@@ -72,11 +74,19 @@ def bounds_in(predicate: Expression) -> tuple[Bound, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sum:
-    """Columns that are added, columns that are subtracted, and a length of time."""
+class _Start:
+    """``date_bin(INTERVAL ..., column)``: the start of a window."""
 
-    added: tuple[Column, ...] = ()
-    subtracted: tuple[Column, ...] = ()
+    column: Column
+    slide_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Sum:
+    """What is added, what is subtracted, and a length of time."""
+
+    added: tuple[Column | _Start, ...] = ()
+    subtracted: tuple[Column | _Start, ...] = ()
     length_us: int = 0
     has_days: bool = False
 
@@ -99,7 +109,12 @@ def _bound(low: Expression, high: Expression, *, is_strict: bool) -> Bound | Non
     if len(found.added) != 1 or len(found.subtracted) != 1 or found.added == found.subtracted:
         return None
     (later,), (earlier,) = found.added, found.subtracted
-    return Bound(later, earlier, -found.length_us, is_strict, found.has_days)
+    slide_us = 0
+    if isinstance(earlier, _Start):
+        earlier, slide_us = earlier.column, earlier.slide_us
+    if isinstance(later, _Start) or later == earlier:
+        return None
+    return Bound(later, earlier, -found.length_us, is_strict, found.has_days, slide_us)
 
 
 def _sum(expression: Expression) -> _Sum | None:
@@ -108,6 +123,8 @@ def _sum(expression: Expression) -> _Sum | None:
             return _Sum((expression,))
         case Constant(Duration(length_us, has_days)):
             return _Sum(length_us=length_us, has_days=has_days)
+        case Call("date_bin", (Constant(Duration(slide_us)), Column() as column)) if slide_us > 0:
+            return _Sum((_Start(column, slide_us),))
         case Call("+" | "-" as sign, (left, right)):
             first, second = _sum(left), _sum(right)
             if first is not None and second is not None:

@@ -171,6 +171,9 @@ def _coalesced(columns: tuple[Column, ...]) -> str:
 def bound_text(bound: Bound) -> str:
     """The bound as SQL says it."""
     later, earlier = _column_text(bound.later), _column_text(bound.earlier)
+    if bound.slide_us:
+        slide = duration_text(bound.slide_us, has_days=False)
+        earlier = f"date_bin(INTERVAL {slide}, {earlier})"
     amount = duration_text(abs(bound.most_us), has_days=bound.has_days)
     offset = f" {'+' if bound.most_us > 0 else '-'} INTERVAL {amount}" if bound.most_us else ""
     return f"{later} {'<' if bound.is_strict else '<='} {earlier}{offset}"

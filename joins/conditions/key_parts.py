@@ -97,7 +97,7 @@ def _is_total(expression: Expression, streams: Streams) -> bool:
             return value is not None
         case Field(of) | Element(of, Constant(str())):
             return _is_total(of, streams)
-        case Call("get_json_object" | "length" | "concat", arguments):
+        case Call("get_json_object" | "length" | "concat" | "date_bin", arguments):
             return all(_is_total(each, streams) for each in arguments)
         case Call("coalesce" | "least" | "greatest", arguments):
             return _are_alike(arguments, streams)

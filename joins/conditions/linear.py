@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lsmstate.joins.conditions.columns import Column
-from lsmstate.joins.conditions.evaluate import Values, type_of
+from lsmstate.joins.conditions.evaluate import Values, evaluated, type_of
 from lsmstate.joins.conditions.intervals import DAY_US, UNITS
 from lsmstate.joins.conditions.key_parts import KeyPart, Streams, never_fails
 from lsmstate.joins.conditions.predicate import Call, Constant, Duration, Expression, streams_of
@@ -192,6 +192,9 @@ def _kind_of(atom: Expression, columns: Values, rows: int) -> pa.DataType:
             return pa.date32()
         if pa.types.is_timestamp(kind) or pa.types.is_date32(kind):
             return kind
+    match atom:
+        case Call("date_bin"):
+            return evaluated(atom, lambda c: columns(c)[:0], 0).type
     return pa.float64()
 
 
@@ -208,7 +211,8 @@ def _atom(expression: Expression, streams: Streams) -> Linear | None:
     kind = type_of(expression, streams)
     terms = {expression: Fraction(1)}
     if pa.types.is_timestamp(kind) or pa.types.is_date32(kind):
-        if not isinstance(expression, Column):
+        is_start = isinstance(expression, Call) and expression.name == "date_bin"
+        if not isinstance(expression, Column) and not is_start:
             return None
         zones = frozenset({pa.types.is_timestamp(kind) and kind.tz is not None})
         return Linear(terms, is_time=True, zones=zones)

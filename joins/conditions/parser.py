@@ -202,7 +202,8 @@ class Converter:
             "CosineDistance": lambda node: Call("cosine_distance", self._both(node)),
             "ManhattanDistance": lambda node: Call("manhattan_distance", self._both(node)),
             "Levenshtein": self._levenshtein,
-            "Anonymous": self._distance,
+            "Anonymous": self._named,
+            "DateBin": lambda node: Call("date_bin", self._both(node)),
             "Case": self._case,
             "If": self._if,
             "DateDiff": self._datediff,
@@ -224,6 +225,9 @@ class Converter:
     def column(self, node: Node) -> Expression | None:
         """A column, or fields of it."""
         parts = [part.name for part in node.parts]
+        if len(self._columns) == 1:
+            (only,) = self._columns
+            parts = parts if parts[0].lower() == only.lower() and parts[1:] else [only, *parts]
         if len(parts) == 1:
             near = next(iter(self._columns))
             raise InvalidArgumentError(
@@ -274,9 +278,10 @@ class Converter:
         found = self._all((node.this, *node.expressions))
         return found[0] if name == "coalesce" and len(found) == 1 else Call(name, found)
 
-    def _distance(self, node: Node) -> Expression | None:
+    def _named(self, node: Node) -> Expression | None:
         name = str(node.this).lower()
-        return Call(name, self._all(node.expressions)) if name in DISTANCES else None
+        is_known = name in DISTANCES or name == "date_bin"
+        return Call(name, self._all(node.expressions)) if is_known else None
 
     def _levenshtein(self, node: Node) -> Expression | None:
         told = {name for name, value in node.args.items() if value}

@@ -6,7 +6,7 @@ picks candidates only.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import numpy as np
@@ -28,6 +28,8 @@ from lsmstate.joins.conditions.predicate import (
     Between,
     Call,
     Compare,
+    Constant,
+    Duration,
     Equal,
     Expression,
     conjuncts_of,
@@ -170,9 +172,17 @@ def _rearranged(
     is_left = sides[0] is not None and atom in sides[0].terms
     is_true_of_nan = sign in (">", ">=") if is_left else sign in ("<", "<=")
     takes_nan = is_true_of_nan and kind in ("<", "<=")
+    bound = bound_of(atom, found)
+    match atom:
+        case Call("date_bin", (Constant(Duration(slide_us)), of)) if slide_us > 0:
+            # A window begins by the time, and less than a slide before it.
+            atom = of
+            if kind in ("<", "<=", "="):
+                bound = replace(bound, constant=bound.constant + slide_us)
+            kind = "<=" if kind == "=" else kind
     part = key_part(atom, streams)
     takes_nan = takes_nan and pa.types.is_floating(part.type)
-    return Restriction(conjunct, part, kind, bound_of(atom, found), takes_nan)
+    return Restriction(conjunct, part, kind, bound, takes_nan)
 
 
 class Range:

@@ -9,11 +9,11 @@ from typing import Any, Final, Literal, get_args
 import pyarrow as pa
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.joins.conditions.intervals import parse_duration
 from lsmstate.joins.conditions.names import resolved
 from lsmstate.joins.document_reading import MARKS, Reading
 from lsmstate.joins.specs.event_time import WATERMARK, EventTime
 from lsmstate.joins.specs.one_key import check_streams, joined_schema
+from lsmstate.joins.specs.window import time_window
 from lsmstate.store import StreamSchema
 from lsmstate.store_base.checks import nearest
 
@@ -245,25 +245,13 @@ def window_of(given: object) -> DocumentWindow | None:
         if given < 1:
             raise InvalidArgumentError(f"window={given!r}: give 1 document or more")
         return DocumentWindow("count", given, given)
-    size, slide = given if isinstance(given, tuple | list) and len(given) == 2 else (given, given)
-    size_us, slide_us = (_microseconds(each) for each in (size, slide))
-    if not 0 < slide_us <= size_us or size_us % slide_us:
+    found = time_window(given)
+    if found.size_us % found.slide_us:
         raise InvalidArgumentError(
-            f"window={given!r}: the size of a window is a multiple of the step to the next one, "
-            'as in window=("1 hour", "10 minutes")'
+            f"window={given!r}: the size of a window of documents is a multiple of the step to the "
+            'next one, as in Time(window=("1 hour", "10 minutes"))'
         )
-    return DocumentWindow("time", size_us, slide_us)
-
-
-def _microseconds(given: object) -> int:
-    if isinstance(given, timedelta):
-        return given // timedelta(microseconds=1)
-    if isinstance(given, str):
-        return parse_duration(given, "window")
-    raise InvalidArgumentError(
-        f'window={given!r}: give a duration, as in "10 minutes", size and step, as in '
-        '("1 hour", "10 minutes"), or a number of documents'
-    )
+    return DocumentWindow("time", found.size_us, found.slide_us)
 
 
 def _times(
@@ -282,12 +270,12 @@ def _times(
         if event_time:
             raise InvalidArgumentError(
                 f"event_time={dict(event_time)!r} says which window a document is in; give one, "
-                'as in window="10 minutes"'
+                'as in Time(window="10 minutes")'
             )
         if window is not None and len(streams) > 1:
             raise InvalidArgumentError(
                 f"window={window.size}: a number of documents is a window of one stream, and "
-                'these are two; give a duration, as in window="10 minutes"'
+                'these are two; give a duration, as in Time(window="10 minutes")'
             )
         return None
     columns = {}

@@ -16,12 +16,13 @@ import pyarrow as pa
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.conditions.columns import Column
-from lsmstate.joins.conditions.intervals import Bound, parse_duration
+from lsmstate.joins.conditions.intervals import Bound
 from lsmstate.joins.conditions.key_classes import class_type
 from lsmstate.joins.conditions.key_types import cast_key
 from lsmstate.joins.conditions.names import resolved, unknown
-from lsmstate.joins.specs.event_time import LATE, EventTime
+from lsmstate.joins.specs.event_time import LATE, EventTime, duration_us
 from lsmstate.joins.specs.one_key import joined_schema
+from lsmstate.joins.specs.window import TimeWindow, time_window
 from lsmstate.store import StreamSchema
 from lsmstate.store_base.checks import nearest
 
@@ -40,9 +41,6 @@ LEVENSHTEIN: Final = "levenshtein"
 METRICS: Final = (*VECTOR_METRICS, JACCARD, LEVENSHTEIN)
 ALGORITHMS: Final = ("auto", "tiles", "grid", "pivots", "keys")
 HOW: Final = ("inner", "anti")
-
-#: The length of windows, or their length and their slide.
-WindowLike = str | timedelta | Sequence[str | timedelta]
 
 #: Of a stored row: where it lies, and where inside. Its cell, or its block.
 HOME: Final = "@home"
@@ -72,14 +70,6 @@ REACHES: Final = StreamSchema(
     pa.schema([("pivot", pa.int64())]),
     pa.schema([("least", pa.float64()), ("greatest", pa.float64())]),
 )
-
-
-@dataclass(frozen=True)
-class TimeWindow:
-    """Windows of event time: ``size_us`` long, one beginning every ``slide_us``."""
-
-    size_us: int
-    slide_us: int
 
 
 @dataclass(frozen=True)
@@ -461,7 +451,7 @@ def with_time(
     spec: SimilaritySpec,
     columns: Mapping[str, str],
     within: str | timedelta | None,
-    window: WindowLike | None,
+    window: object,
     late: str,
     no_time: str,
 ) -> SimilaritySpec:
@@ -496,8 +486,8 @@ def with_time(
             "zone, or none"
         )
     _choose("late", late, LATE)
-    within_us = None if within is None else _microseconds("within", within)
-    windows = None if window is None else _windows(window)
+    within_us = None if within is None else duration_us("within", within)
+    windows = None if window is None else time_window(window)
     most = min(
         *([within_us] if within_us is not None else []),
         *([windows.size_us] if windows is not None else []),
@@ -505,33 +495,6 @@ def with_time(
     )
     timing = EventTime(times, between(times, most), dict.fromkeys(times, most), late)
     return replace(spec, event_time=timing, within_us=within_us, window=windows)
-
-
-def _windows(window: WindowLike) -> TimeWindow:
-    parts = [window] if isinstance(window, str | timedelta) else list(window)
-    if not 1 <= len(parts) <= 2:
-        raise InvalidArgumentError(
-            f"window={window!r}: give the length of windows, or their length and their slide, as "
-            'in ("1 hour", "15 minutes")'
-        )
-    size, slide = (_microseconds("window", part) for part in (parts[0], parts[-1]))
-    if not 0 < slide <= size:
-        raise InvalidArgumentError(
-            f"window={window!r}: the slide must be more than nothing, and at most the length"
-        )
-    return TimeWindow(size, slide)
-
-
-def _microseconds(what: str, value: str | timedelta) -> int:
-    if isinstance(value, timedelta):
-        found = value // timedelta(microseconds=1)
-    elif isinstance(value, str):
-        found = parse_duration(value, what)
-    else:
-        raise InvalidArgumentError(f'{what}={value!r}: give text such as "10 minutes"')
-    if found < 0:
-        raise InvalidArgumentError(f"{what}={value!r} must not be negative")
-    return found
 
 
 def between(streams: Mapping[str, str], most_us: int) -> tuple[Bound, ...]:

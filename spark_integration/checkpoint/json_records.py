@@ -105,6 +105,12 @@ def read_record_in(place: StatePlace, name: str) -> dict[str, Any] | None:
     return _unpacked(raw, path)
 
 
+def listed_files(place: StatePlace, directory: str) -> dict[str, int]:
+    """The files directly in a directory of a place, with their sizes. OSError."""
+    files = place.files.below(directory)
+    return retried(files.sizes, f"listing {files.where}")
+
+
 def _packed(content: dict[str, Any]) -> bytes:
     record = {"format_version": FORMAT_VERSION, "sha256": _checksum(content), "settings": content}
     return json.dumps(record, indent=1).encode()

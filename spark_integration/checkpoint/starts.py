@@ -10,14 +10,17 @@ start sees the past as it was then.
 """
 
 import json
-import os
 import re
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Self
 
-from lsmstate.cython_ext.base.file import remove
-from lsmstate.spark_integration.checkpoint.json_records import create_record, read_record
+from lsmstate.remote.directory import remove_if_there
+from lsmstate.spark_integration.checkpoint.json_records import (
+    create_record_in,
+    listed_files,
+    read_record_in,
+)
+from lsmstate.state_location import StatePlace
 
 _START: Final = re.compile(r"start-(\d{10,})\.json")
 
@@ -63,38 +66,39 @@ class Starts:
 UNTOLD: Final = Starts()
 
 
-def newest_starts(directory: str) -> Starts:
-    """The starts as the last one wrote them. CorruptionError if that file is damaged."""
-    return _read(directory, max(_numbers(directory), default=0))
+def newest_starts(place: StatePlace, directory: str) -> Starts:
+    """The starts as the last one wrote them into a directory of the state. CorruptionError if that
+    file is damaged."""
+    return _read(place, directory, max(_numbers(place, directory), default=0))
 
 
-def record_start(directory: str, first: int, oldest: int) -> Starts:
-    """Record one start more, with a number of its own, and force it to disk."""
+def record_start(place: StatePlace, directory: str, first: int, oldest: int) -> Starts:
+    """Record one start more, with a number of its own, and force it to disk.
+
+    On a remote file system, two drivers that start one query within the same instant may take one
+    number. Spark then fails one of them as it begins its first micro-batch.
+    """
     while True:
-        numbers = _numbers(directory)
+        numbers = _numbers(place, directory)
         number = max(numbers, default=0) + 1
-        starts = _read(directory, number - 1).and_then(number, first, oldest)
+        starts = _read(place, directory, number - 1).and_then(number, first, oldest)
         content = {"starts": [list(start) for start in starts.counted]}
-        if create_record(_path(directory, number), content, sync=True):
+        if create_record_in(place, _name(directory, number), content, sync=True):
             break
     for old in numbers:
-        with suppress(FileNotFoundError):
-            remove(_path(directory, old))
+        remove_if_there(place.files, _name(directory, old))
     return starts
 
 
-def _read(directory: str, number: int) -> Starts:
-    found = read_record(_path(directory, number)) if number else None
+def _read(place: StatePlace, directory: str, number: int) -> Starts:
+    found = read_record_in(place, _name(directory, number)) if number else None
     return UNTOLD if found is None else Starts(tuple((n, first) for n, first in found["starts"]))
 
 
-def _numbers(directory: str) -> list[int]:
-    try:
-        names = os.listdir(directory)
-    except FileNotFoundError:
-        return []
+def _numbers(place: StatePlace, directory: str) -> list[int]:
+    names = listed_files(place, directory)
     return [int(found[1]) for found in map(_START.fullmatch, names) if found]
 
 
-def _path(directory: str, number: int) -> str:
-    return os.path.join(directory, f"start-{number:010d}.json")
+def _name(directory: str, number: int) -> str:
+    return f"{directory}/start-{number:010d}.json"

@@ -52,7 +52,6 @@ def natural_join(
     *,
     id: str | Mapping[str, str] | None = None,
     output: Output = "both",
-    window: object = None,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] = (),
     at_least: int = 1,
@@ -80,8 +79,6 @@ def natural_join(
         id: Column that names a document.
         output: "both": all columns of both documents; of one stream they are called ``first_...``
             and ``second_...``. "merged": the ids, and one document of all attributes. "ids".
-        window: Documents meet inside a window of the watermark's column: ``"10 minutes"``, or size
-            and step, ``("1 hour", "10 minutes")``. Default: the full history.
         include: Attributes that count, each with all that lies below it. Default: all.
         exclude: Attributes that do not count, each with all that lies below it.
         at_least: How many shared attributes two documents need.
@@ -98,7 +95,9 @@ def natural_join(
         split: The grid instead: ``{"user": 4, "host": 2}``.
         unknown: Of association groups: where values go that the sample lacks. "hash" or
             "broadcast".
-        time: ``late`` and ``late_batches``, for windows.
+        time: Inside which windows of the watermark's column documents meet, and what becomes of
+            late ones, with ``window``, ``late`` and ``late_batches``. The slide of a window divides
+            its length. Default: the full history.
         state: Where the state lies, and what it may take.
 
     Returns:
@@ -115,7 +114,7 @@ def natural_join(
         pairs = natural_join(events, "event", id="id", output="ids", sample=some_events)
         ```
     """
-    refuse_other_fields(time, ("late", "late_batches"), _BY_WATERMARK)
+    refuse_other_fields(time, ("window", "late", "late_batches"), _BY_WATERMARK)
     frames = documents if isinstance(documents, Mapping) else {STREAM: documents}
     spark = session_of(frames, "stream", "join it afterwards: natural_join(...).join({name}, ...)")
     frames, columns = _as_text(frames, document)
@@ -136,8 +135,8 @@ def natural_join(
         columns,
         id=id,
         output=output,
-        window=window,
-        event_time=watermarked(rows, frames) if window is not None else None,
+        window=time.window,
+        event_time=watermarked(rows, frames) if time.window is not None else None,
         late=time.late,
         include=include,
         exclude=exclude,
@@ -150,8 +149,8 @@ def natural_join(
     )
     if spec.window is not None and spec.window.kind == "count":
         raise InvalidArgumentError(
-            f"window={window!r}: on Spark the documents of a bucket have no number among all; give "
-            'a duration, as in window="10 minutes"'
+            f"window={time.window!r}: on Spark the documents of a bucket have no number among all; "
+            'give a duration, as in Time(window="10 minutes")'
         )
     buckets = options.buckets or default_buckets(spark)
     chosen, told = _routing(routing, sample, split, unknown, columns, spec.reading, buckets)

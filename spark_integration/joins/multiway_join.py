@@ -18,7 +18,8 @@ from lsmstate.joins.conditions.classify import split_condition
 from lsmstate.joins.conditions.key_classes import written_pairs
 from lsmstate.joins.local.changes.input import check_unmatched
 from lsmstate.joins.options import (
-    GROUPS,
+    ON_SPARK,
+    SKEW,
     STATE,
     TIME,
     Emit,
@@ -34,7 +35,7 @@ from lsmstate.joins.specs.event_time import TimedSpec, TimeOptions
 from lsmstate.joins.specs.multi_key import GraphSpec, create_spec
 from lsmstate.joins.specs.one_key import Condition, JoinSpec, check_streams
 from lsmstate.joins.specs.typed_condition import How, TypedCondition, in_text, typed_condition
-from lsmstate.joins.specs.within import with_distance
+from lsmstate.joins.specs.within import with_time
 from lsmstate.option_names import names_checked
 from lsmstate.spark_integration.catalyst.conditions import column_text
 from lsmstate.spark_integration.joins.changes import change_spec, check_time
@@ -43,7 +44,7 @@ from lsmstate.spark_integration.joins.final import final_spec
 from lsmstate.spark_integration.joins.inner import coerced_graph, coerced_spec
 from lsmstate.spark_integration.joins.late_rows import check_late
 from lsmstate.spark_integration.joins.request import OPERATOR, InnerJoin, JoinRequest
-from lsmstate.spark_integration.joins.theta import Routings, ThetaRequest, any_condition
+from lsmstate.spark_integration.joins.theta import ThetaRequest, any_condition
 from lsmstate.spark_integration.joins.watermarks import (
     check_not_named,
     timing_of,
@@ -63,7 +64,7 @@ from lsmstate.spark_integration.skew.key_watch import SPREAD
 _NO_TIME: Final = 'give it a watermark, as in stream.withWatermark("at", "10 minutes")'
 
 
-@names_checked(GROUPS)
+@names_checked(ON_SPARK)
 def multiway_join(
     streams: Mapping[str, DataFrame],
     on: Condition | Column,
@@ -72,12 +73,9 @@ def multiway_join(
     emit: Emit = "append",
     changes: Mapping[str, str] | None = None,
     unmatched: Unmatched = "count",
-    rows: Mapping[str, int] | None = None,
-    shares: Mapping[str, int] | None = None,
-    skew: Skew | None = None,
-    routing: Routings | None = None,
     most_results: float | None = None,
     pins: Mapping[str, str] | None = None,
+    skew: Skew = SKEW,
     time: Time = TIME,
     state: State = STATE,
 ) -> DataFrame:
@@ -138,25 +136,11 @@ def multiway_join(
             holds ``+I``, ``-U``, ``+U`` or ``-D`` and is not part of the result.
         unmatched: What becomes of a retraction of a row that is not stored: "count" ignores it,
             counts it in the metrics and logs it, as Flink does; "error" fails the query.
-        rows: Rows of each stream in proportion, for joins by several keys. With them few rows are
-            copied. The first start chooses the shares and keeps them.
-        shares: Buckets per key, for joins by several keys, as in ``{"c.id": 2, "o.id": 4}``.
-            Default: chosen by ``rows``.
-        skew: "observe" counts hot keys and shows them in the metrics. "spread" also gives a hot key
-            several buckets: of two streams, each row is stored in one of them and probes all; of
-            three or more, the rows of the largest stream of that key are spread and those of the
-            others copied. For inner joins over the full history by one common key. Fixed by the
-            first start.
-        routing: Where rows of an inner join go: "hash" by one key that all streams have; "shares"
-            along a grid of buckets, in which a stream without an equality has a dimension of its
-            own; "biclique", of two streams, to one bucket of their side, and to all of the other to
-            look for partners; "ranges", of two streams with a range condition, to the bucket of
-            their range, and to those where a partner may be. Default: by the condition. Fixed by
-            the first start.
         most_results: Most results for each row of a batch, in joins whose streams are not all
             connected by equalities; more fail the query. Default: more than 1,000 are logged.
         pins: Settings of your own by name, which the checkpoint keeps. A start with other ones, or
             without them, is refused.
+        skew: How rows are spread over the buckets: ``Skew(rows=..., ...)``.
         time: How long rows are kept, and what becomes of late ones: ``Time(retention=..., ...)``.
         state: Where the state lies, and what it may take: ``State(memory=..., ...)``. Memory and
             settings of the store may change with every start.
@@ -181,7 +165,8 @@ def multiway_join(
     check_not_named(time)
     retention, late, result_time = time.retention or {}, time.late, time.result_time
     _check_streams(streams)
-    _check_kinds(on, result_time, changes=changes, rows=rows, shares=shares, pins=pins)
+    _check_kinds(on, result_time, changes=changes, pins=pins)
+    rows, shares, hot_keys = skew.rows, skew.shares, skew.hot_keys
     remedy = f"join it afterwards: {OPERATOR}(...).join({{name}}, ...)"
     spark = session_of(streams, "stream", remedy)
     _check_names(streams)
@@ -190,20 +175,19 @@ def multiway_join(
     check_most_results(most_results)
     check_late(late, time.late_batches, state.backend)
     condition = column_text(on) if isinstance(on, Column) else on
-    condition = with_distance(
-        condition, time.within, watermark_columns(streams), _columns(streams), _NO_TIME
-    )
+    condition = with_time(condition, time, watermark_columns(streams), _columns(streams), _NO_TIME)
     unfit = {
-        "skew": skew,
+        "hot_keys": hot_keys,
         "within": time.within,
+        "window": time.window,
         "result_time": result_time,
         "retention": time.retention,
     }
-    any_on = any_condition(streams, condition, how, emit, changes, routing, unfit)
+    any_on = any_condition(streams, condition, how, emit, changes, skew.routing, unfit)
     if any_on is not None:
-        return ThetaRequest(
-            *(streams, any_on, checked, routing, rows, shares, pins or {}, most_results)
-        ).joined(OPERATOR)
+        return ThetaRequest(*(streams, any_on, checked, skew, pins or {}, most_results)).joined(
+            OPERATOR
+        )
     refuse_most_results(most_results)
     streams, condition, computed = with_computed_keys(streams, condition)
     typed, rest = _condition(streams, condition, how)
@@ -214,25 +198,25 @@ def multiway_join(
     is_graph = inputs.has_several_keys
     _check_graph_options(is_graph, rows, shares)
     request = JoinRequest(
-        *(streams, inputs, rest, checked, checked.storage, rows, shares, pins or {}, skew),
+        *(streams, inputs, rest, checked, checked.storage, rows, shares, pins or {}, hot_keys),
         late_batches=time.late_batches,
     )
     if is_final and typed.tree is not None:
-        check_skew(skew, list(streams), "is of another type")
+        check_skew(hot_keys, list(streams), "is of another type")
         spec = final_spec(inputs, streams, typed.tree, retention, late, result_time)
         return request.final(spec).drop(*computed)
     rows_of = {plan.name: plan.rows for plan in inputs.plans}
     told = TimeOptions(watermarked(rows_of, streams), retention, late)
     emit = "append" if is_final else emit
     changing = change_spec(inputs, typed.tree, rest, emit, changes, told)
-    _check_skew(skew, streams, is_graph, changing is not None, checked)
+    _check_skew(hot_keys, streams, is_graph, changing is not None, checked)
     if changing is not None:
         check_time(changing, spark, told, result_time)
         return request.changing(changing, unmatched).drop(*computed)
     inner = _spec(inputs)
     timing = timing_of(inner, streams, rest, retention, late, result_time)
     if timing is not None:
-        check_skew(skew, list(streams), "forgets rows")
+        check_skew(hot_keys, list(streams), "forgets rows")
         return request.in_time(TimedSpec(inner, timing), result_time).drop(*computed)
     return request.full_history(inner).drop(*computed)
 
@@ -365,7 +349,7 @@ def _check_graph_options(
 
 
 def _check_skew(
-    skew: str | None,
+    hot_keys: str | None,
     streams: Mapping[str, DataFrame],
     is_graph: bool,
     is_changing: bool,
@@ -374,8 +358,8 @@ def _check_skew(
     unfit = "has several keys" if is_graph else None
     if is_changing:
         unfit = "is of another type or reads a changelog"
-    check_skew(skew, list(streams), unfit, options.backend)
-    if skew == SPREAD:
+    check_skew(hot_keys, list(streams), unfit, options.backend)
+    if hot_keys == SPREAD:
         check_memory(list(streams), options.store.memory_bytes)
         check_local(options.state_dir)
         for name, frame in streams.items():

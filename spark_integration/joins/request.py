@@ -18,6 +18,7 @@ from lsmstate.joins.specs.event_time import TimedSpec
 from lsmstate.joins.specs.final import FinalSpec
 from lsmstate.joins.specs.multi_key import GraphSpec
 from lsmstate.joins.specs.one_key import JoinSpec
+from lsmstate.joins.specs.within import without_windows
 from lsmstate.spark_integration.checkpoint.pinned_settings import (
     KEPT,
     OTHER_CONDITIONS,
@@ -105,10 +106,11 @@ class JoinRequest:
         function = run_join(spec, plan.inputs, late=late, result_times=times)
         output = with_result_time(self._inner_output(), self.streams, result_time)
         joined = stateful_operator(plan, self.inputs, function, output)
+        left = without_windows(self.residual, self._columns)
         if result_time is None:
-            return filtered(joined, self._columns, self.residual)
+            return filtered(joined, self._columns, left)
         added = (result_time, TICK)
-        joined = filtered(joined, self._columns, self.residual, others=added, unless=TICK)
+        joined = filtered(joined, self._columns, left, others=added, unless=TICK)
         return with_watermark(joined, result_time)
 
     def changing(self, spec: ChangingSpec, unmatched: str) -> DataFrame:

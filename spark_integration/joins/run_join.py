@@ -67,7 +67,7 @@ def run_join(
     makes_keys = {name: not spec.computed(name) for name in plans}
     learned_as = str(spec.described())
     # A worker has only the kinds that it imports, so the kind travels.
-    make = kind_of(spec).local_join
+    make = kind_of(spec).opened
 
     def join(
         bucket: Bucket, batches: Iterator[InputBatch], store: MultimapStore

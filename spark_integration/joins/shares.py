@@ -24,7 +24,7 @@ from lsmstate.spark_integration.skew.checks import check_local
 from lsmstate.spark_integration.skew.key_watch import SPREAD
 from lsmstate.spark_integration.stateful_operator.query_start import operators_in
 from lsmstate.spark_integration.tables.versioned_tables import newest_table
-from lsmstate.state_location import local_path
+from lsmstate.state_location import StatePlace
 
 #: Operators that are joins.
 _EXPLAINED: Final = ("multiway_join", "natural_join")
@@ -88,8 +88,8 @@ def explain_join(joined: DataFrame, checkpoint: str | None = None) -> str:
 
     Args:
         joined: A DataFrame that contains the result of ``multiway_join`` or ``natural_join``.
-        checkpoint: Checkpoint location of a query with ``skew="spread"``, which runs or ran. Then
-            the hot keys that are spread by now are listed with their buckets, numbered from 0.
+        checkpoint: Checkpoint location of a query with ``hot_keys="spread"``, which runs or ran.
+            Then the hot keys that are spread by now are listed with their buckets, from 0.
 
     Returns:
         The description, some lines of text.
@@ -100,7 +100,7 @@ def explain_join(joined: DataFrame, checkpoint: str | None = None) -> str:
 
     Example:
         ```python
-        print(explain_join(multiway_join({"c": c, "o": o, "l": l}, ON, rows={"l": 4, "o": 1})))
+        print(explain_join(multiway_join({"c": c, "o": o}, ON, skew=Skew(rows={"o": 9})))
         ```
     """
     if not is_classic(joined.sparkSession):
@@ -118,7 +118,7 @@ def explain_join(joined: DataFrame, checkpoint: str | None = None) -> str:
         return found[0].explanation
     root = found[0].state_dir or below(checkpoint, STATE_NAME)
     check_local(root)
-    spread = newest_table(local_path(root) or root, SpreadRouting()).explain()
+    spread = newest_table(StatePlace(root), SpreadRouting()).explain()
     return f"{found[0].explanation}\n{spread or 'no key is spread yet'}"
 
 

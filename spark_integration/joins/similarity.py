@@ -8,13 +8,22 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.joins.options import GROUPS, STATE, TIME, State, Time, refuse_other_fields
+from lsmstate.joins.options import (
+    ON_SPARK,
+    SKEW,
+    STATE,
+    TIME,
+    Skew,
+    State,
+    Time,
+    refuse_other_fields,
+)
 from lsmstate.joins.protocols import Routing
 from lsmstate.joins.routing.biclique import BicliqueRouting
 from lsmstate.joins.routing.hash_router import HashRouting
 from lsmstate.joins.similarity import Algorithm, How
 from lsmstate.joins.specs.one_key import output_names
-from lsmstate.joins.specs.similarity import SimilaritySpec, WindowLike, with_time
+from lsmstate.joins.specs.similarity import SimilaritySpec, with_time
 from lsmstate.option_names import names_checked
 from lsmstate.spark_integration.columns.schemas import output_fields
 from lsmstate.spark_integration.joins.spec_operator import spec_operator
@@ -24,11 +33,11 @@ from lsmstate.spark_integration.plan.options import OperatorOptions
 from lsmstate.spark_integration.stateful_operator.build import default_buckets
 
 OPERATOR: Final = "similarity_join"
-_TIME_HERE: Final = ("within", "late")
+_TIME_HERE: Final = ("within", "window", "late")
 _NO_TIME: Final = 'declare one, as in .withWatermark("at", "10 minutes")'
 
 
-@names_checked(GROUPS)
+@names_checked(ON_SPARK)
 def similarity_join(
     streams: Mapping[str, DataFrame],
     on: str,
@@ -39,8 +48,7 @@ def similarity_join(
     how: How = "inner",
     distance: str | None = "distance",
     algorithm: Algorithm = "auto",
-    window: WindowLike | None = None,
-    rows: Mapping[str, int] | None = None,
+    skew: Skew = SKEW,
     time: Time = TIME,
     state: State = STATE,
 ) -> DataFrame:
@@ -64,11 +72,11 @@ def similarity_join(
             without ``by`` all rows then lie in one bucket.
         distance: Name of the column of distances; None: there is none.
         algorithm: How candidates are found.
-        window: The event times of a pair lie in one window: the length of windows, as in "1 hour",
-            or their length and their slide.
-        rows: Rows of the two streams, in proportion, by which buckets are dealt to them.
-        time: How far the event times of a pair are apart at most, and what becomes of late rows,
-            with ``within`` and ``late``. The event time of a stream is the column of its watermark.
+        skew: Rows of the two streams, in proportion, by which buckets are dealt to them, with
+            ``rows``.
+        time: How far the event times of a pair are apart at most, which windows hold both, and what
+            becomes of late rows, with ``within``, ``window`` and ``late``. The event time of a
+            stream is the column of its watermark.
         state: Where the state lies, and what it may take.
 
     Returns:
@@ -85,6 +93,7 @@ def similarity_join(
         ```
     """
     refuse_other_fields(time, _TIME_HERE, "is not an option of similarity_join; leave it out")
+    refuse_other_fields(skew, ("rows",), "is not an option of similarity_join; leave it out")
     if not isinstance(streams, Mapping) or not 1 <= len(streams) <= 2:
         raise InvalidArgumentError(
             f"streams={streams!r}: give one or two streaming DataFrames by their names"
@@ -110,10 +119,12 @@ def similarity_join(
     )
     inputs = Inputs.of(spark, streams, {name: list(spec.keys[name]) for name in streams})
     spec = replace(spec, compared_as=inputs.key_schema)
-    spec = with_time(spec, watermark_columns(streams), time.within, window, time.late, _NO_TIME)
+    spec = with_time(
+        spec, watermark_columns(streams), time.within, time.window, time.late, _NO_TIME
+    )
     options = OperatorOptions.of(spark, state)
     buckets = options.buckets or default_buckets(spark)
-    routing, words = _routing(spec, rows, buckets)
+    routing, words = _routing(spec, skew.rows, buckets)
     if isinstance(routing, BicliqueRouting):
         options = replace(options, buckets=max(buckets, len(streams)))
     output = T.StructType(_fields(spec, streams, names))

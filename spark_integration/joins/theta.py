@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, get_args
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -13,6 +13,7 @@ from lsmstate.joins.conditions.pair_condition import PairCondition
 from lsmstate.joins.conditions.parser import parse_conjuncts
 from lsmstate.joins.conditions.predicate import text_of
 from lsmstate.joins.local.theta.range_routing import ThetaRanges
+from lsmstate.joins.options import Skew
 from lsmstate.joins.protocols import Routing
 from lsmstate.joins.routing.biclique import BicliqueRouting
 from lsmstate.joins.routing.shares import JoinGraph, choose
@@ -33,12 +34,7 @@ from lsmstate.spark_integration.joins.run_join import run_join
 from lsmstate.spark_integration.joins.spec_operator import all_columns, pinned_inputs, plan_of
 from lsmstate.spark_integration.plan.inputs import Inputs
 from lsmstate.spark_integration.plan.options import OperatorOptions
-from lsmstate.spark_integration.skew.checks import check_local
 from lsmstate.spark_integration.stateful_operator.build import default_buckets, stateful_operator
-
-Routings = Literal["hash", "shares", "biclique", "ranges"]
-#: What ``routing=`` may be.
-ROUTINGS: Final = get_args(Routings)
 
 
 @dataclass(frozen=True)
@@ -48,9 +44,7 @@ class ThetaRequest:
     streams: Mapping[str, DataFrame]
     on: str
     options: OperatorOptions
-    routing: Routings | None
-    rows: Mapping[str, int] | None
-    shares: Mapping[str, int] | None
+    skew: Skew
     pins: Mapping[str, str]
     most_results: float | None
 
@@ -72,7 +66,7 @@ class ThetaRequest:
             KEPT: None,
             SKEW: None,
             "routing": kind,
-            "forced shares": dict(self.shares) if self.shares is not None else None,
+            "forced shares": dict(self.skew.shares) if self.skew.shares is not None else None,
         }
         lines = [*spec.explained(), *(f"condition {c}: left to Spark" for c in residual)]
         lines.append(_explained(kind, routing, self.streams))
@@ -101,23 +95,22 @@ class ThetaRequest:
         return here, tuple(residual)
 
     def _routing(self, spec: ThetaSpec, buckets: int) -> tuple[str, Routing]:
-        given = self.rows or {}
+        given = self.skew.rows or {}
         for name in given:
             spec.check_stream(name)
         largest = max(given.values(), default=1)
         rows = {name: given.get(name, largest) for name in spec.streams}
         equal = spec.equal_parts()
         common = [each for each in equal if len(each) == len(rows)]
-        kind = self.routing or _chosen(len(rows), buckets, has_common=bool(common))
+        kind = self.skew.routing or _chosen(len(rows), buckets, has_common=bool(common))
         if kind in ("biclique", "ranges"):
-            if self.shares is not None:
+            if self.skew.shares is not None:
                 raise InvalidArgumentError(
-                    f"shares={self.shares!r}: routing={kind!r} stores each row once, so there "
+                    f"shares={self.skew.shares!r}: routing={kind!r} stores each row once, so there "
                     "is nothing to share; leave shares out, or give routing='shares'"
                 )
             if kind == "biclique":
                 return kind, BicliqueRouting.of(rows, buckets)
-            check_local(self.options.state_dir, "routing='ranges'", "routing='biclique'")
             return kind, ThetaRanges.for_spec(spec)
         if kind == "hash":
             if not common:
@@ -131,7 +124,7 @@ class ThetaRequest:
         held = {stream for streams in classes.values() for stream in streams}
         classes |= {f"rows of {name}": (name,) for name in rows if name not in held}
         graph = JoinGraph(rows=rows, classes=classes)
-        return kind, ThetaRouting(graph, choose(graph, buckets, self.shares), parts)
+        return kind, ThetaRouting(graph, choose(graph, buckets, self.skew.shares), parts)
 
 
 def any_condition(
@@ -158,11 +151,6 @@ def any_condition(
     Raises:
         InvalidArgumentError: An option does not fit.
     """
-    if routing is not None and routing not in ROUTINGS:
-        raise InvalidArgumentError(
-            f"routing={routing!r} is unknown; give one of {', '.join(map(repr, ROUTINGS))}, or "
-            "leave it out"
-        )
     columns = {name: list(frame.schema.names) for name, frame in streams.items()}
     if isinstance(on, str) and is_from_clause(on) and not is_outer(how):
         on = _without_joins(on, columns)
@@ -198,7 +186,7 @@ def _without_joins(on: str, columns: Mapping[str, Sequence[str]]) -> str:
         return on  # the join by keys tells what does not fit
 
 
-def _chosen(streams: int, buckets: int, *, has_common: bool) -> Routings:
+def _chosen(streams: int, buckets: int, *, has_common: bool) -> str:
     if has_common:
         return "hash"
     return "biclique" if streams == 2 and buckets > 1 else "shares"

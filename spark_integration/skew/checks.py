@@ -1,4 +1,4 @@
-"""Checks which joins can have ``skew``, when they are built."""
+"""Checks which joins can have ``hot_keys``, when they are built."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -29,18 +29,18 @@ def check_skew(
     if skew not in (OBSERVE, SPREAD):
         near = nearest(str(skew), (OBSERVE, SPREAD))
         raise InvalidArgumentError(
-            f"skew={skew!r}: did you mean {near!r}? Known: {OBSERVE}, {SPREAD}, or None"
+            f"hot_keys={skew!r}: did you mean {near!r}? Known: {OBSERVE}, {SPREAD}, or None"
         )
     if unfit is not None:
         raise InvalidArgumentError(
-            f"skew={skew!r} is for inner joins over the full history by one common key, and this "
-            f"join {unfit}; leave skew out"
+            f"hot_keys={skew!r} is for inner joins over the full history by one common key, and "
+            f"this join {unfit}; leave hot_keys out"
         )
     if skew == SPREAD and len(streams) > 2 and backend != "lsm":
         raise InvalidArgumentError(
-            f"skew={SPREAD!r} of three or more streams needs backend='lsm', in which a bucket can "
-            f"read the commits of another, and this join has backend={backend!r}; choose 'lsm', or "
-            f"skew={OBSERVE!r}"
+            f"hot_keys={SPREAD!r} of three or more streams needs backend='lsm', in which a bucket "
+            f"can read the commits of another, and this join has backend={backend!r}; choose "
+            f"'lsm', or hot_keys={OBSERVE!r}"
         )
 
 
@@ -50,24 +50,20 @@ def check_memory(streams: Sequence[str], memory_bytes: int) -> None:
     needed = MINIMUM_MEMORY_BYTES + 2 * STORE_MEMORY_BYTES
     if len(streams) > 2 and memory_bytes < needed:
         raise InvalidArgumentError(
-            f"memory={memory_bytes} is too small for skew={SPREAD!r} of three or more streams: a "
-            "bucket that is added to a hot key reads the files of another bucket beside its own; "
+            f"memory={memory_bytes} is too small for hot_keys={SPREAD!r} of three or more streams: "
+            "a bucket that is added to a hot key reads the files of another bucket beside its own; "
             f"give at least {needed} bytes ('{needed // MIB}m')"
         )
 
 
-def check_local(
-    place: str | None,
-    option: str = f"skew={SPREAD!r}",
-    instead: str = f"skew={OBSERVE!r}",
-) -> None:
-    """InvalidArgumentError if rows are to be routed by tables and the state is not in a local
-    directory. On a remote file system, the first of several tasks cannot create a file that the
-    others are sure to read."""
+def check_local(place: str | None) -> None:
+    """InvalidArgumentError if hot keys are to be spread and the state is not in a local directory.
+    On a remote file system, the first of several tasks cannot create a file that the others are
+    sure to read, and tables of hot keys are not the same in all attempts."""
     if place is not None and local_path(place) is None:
         raise InvalidArgumentError(
-            f"{option} needs its state in a local directory, not in {place}; name one with "
-            f"state_dir, or use {instead}"
+            f"hot_keys={SPREAD!r} needs its state in a local directory, not in {place}; name one "
+            f"with state_dir, or use hot_keys={OBSERVE!r}"
         )
 
 
@@ -77,8 +73,8 @@ def check_repeatable(name: str, frame: DataFrame) -> None:
     return is not checked."""
     if not is_classic(frame.sparkSession):
         raise InvalidArgumentError(
-            f"skew={SPREAD!r} reads the plans of its inputs, which Spark Connect does not expose; "
-            f"use skew={OBSERVE!r}"
+            f"hot_keys={SPREAD!r} reads the plans of its inputs, which Spark Connect does not "
+            f"expose; use hot_keys={OBSERVE!r}"
         )
     stack = [analyzed_plan(frame)]
     while stack:
@@ -86,17 +82,17 @@ def check_repeatable(name: str, frame: DataFrame) -> None:
         kind = kind_of(node)
         if not kind.startswith(_IN_ORDER):
             raise InvalidArgumentError(
-                f"skew={SPREAD!r}: stream {name!r} has {kind} in its plan, so a repeated task may "
-                "read its rows in another order; do that after the join, write its result to a "
-                f"table and read that table as a stream, or use skew={OBSERVE!r}"
+                f"hot_keys={SPREAD!r}: stream {name!r} has {kind} in its plan, so a repeated task "
+                "may read its rows in another order; do that after the join, write its result to a "
+                f"table and read that table as a stream, or use hot_keys={OBSERVE!r}"
             )
         children = items(node.children())
         if not node.deterministic() and all(child.deterministic() for child in children):
             found = [each.sql() for each in items(node.expressions()) if not each.deterministic()]
             raise InvalidArgumentError(
-                f"skew={SPREAD!r}: stream {name!r} has {', '.join(found)} in its plan, which has "
-                "another value whenever a task is repeated; do that after the join, write its "
-                f"result to a table and read that table as a stream, or use skew={OBSERVE!r}"
+                f"hot_keys={SPREAD!r}: stream {name!r} has {', '.join(found)} in its plan, which "
+                "has another value whenever a task is repeated; do that after the join, write its "
+                f"result to a table and read that table as a stream, or use hot_keys={OBSERVE!r}"
             )
         stack += children
 

@@ -1,13 +1,14 @@
 """A multi-way join of a plan, built as a ``multiway_join`` over DataFrames."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice, pairwise
 from typing import Any, Final
 
 from pyspark.sql import DataFrame
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.joins.options import STATE
+from lsmstate.joins.options import SKEW, STATE
 from lsmstate.joins.plan.conditions import Column
 from lsmstate.joins.plan.join_tree import MultiJoin, Node, Source, parents_first
 from lsmstate.joins.plan.signature import leaf_name, signature
@@ -52,7 +53,8 @@ def joined_frames(
     join = _wanted(multi_join, names, frames, rows)
     needs_shares = any(len(key.members) < len(names) for key in multi_join.keys)
     sizes = join.rows if needs_shares else None
-    return multiway_join(join.streams, join.on, rows=sizes, pins=join.pins, **options)
+    skew = replace(options.get("skew", SKEW), rows=sizes)
+    return multiway_join(join.streams, join.on, pins=join.pins, **{**options, "skew": skew})
 
 
 def joined_groups(

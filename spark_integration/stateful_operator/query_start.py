@@ -158,8 +158,6 @@ def _prepare(query: Any, query_id: str, wanted: Wanted, context: Any) -> dict[st
         _check_state_is_there(storage.place(state_url(f"{checkpoint}/commits")), place)
     if wanted.settings.get(SKEW) == SPREAD:
         check_local(root)
-    elif wanted.has_tables:
-        check_local(root, "routing='ranges'", "routing='biclique'")
     conf = query.sparkSessionForStream().conf()
     _check_policy(conf, wanted)
     partitions = context.defaultParallelism()
@@ -167,10 +165,10 @@ def _prepare(query: Any, query_id: str, wanted: Wanted, context: Any) -> dict[st
         partitions = int(conf.get(PARTITIONS))
     pinned = adopt_or_pin(place, wanted, partitions, query_id)
     told = {ROOT_PROPERTY: root, VERSION_PROPERTY: str(pinned.version)}
-    if wanted.has_tables and place.local_directory is not None:
+    if wanted.has_tables:
         committed = query.commitLog().getLatestBatchId()
         first = committed.get() + 1 if committed.isDefined() else 0
-        told[STARTS_PROPERTY] = begin(place.local_directory, first).to_text()
+        told[STARTS_PROPERTY] = begin(place, first).to_text()
     # Read by Spark after this, and fixed by the checkpoint from the first batch on.
     conf.set(PARTITIONS, str(pinned.partitions))
     if int(conf.get(FLUSH_ROWS)) <= 0:

@@ -1,4 +1,4 @@
-"""Tables of routes on disk: which table a micro-batch is routed by, and what it was made from.
+"""Tables of routes as files: which table a micro-batch is routed by, and what it was made from.
 
     <state>/routes/table-0000000012-000002.json       for ``PERIOD`` micro-batches from number 12 on
     <state>/routes/seen-0000000011-000007-000002-...  what bucket 7 had seen by micro-batch 11
@@ -9,6 +9,12 @@
 - The first table of some routings is made from rows (``ObservingRouting``): from the first ones of
   the first task that has any. A task without rows makes none, and needs none. That table is right
   for whatever rows come, so the one of micro-batch 0 counts for all starts.
+- On a remote file system no file can be created exclusively. There a table is *made alike*: its
+  routing gives the same one from whatever attempts have seen (``makes_tables_alike``), so whoever
+  makes it writes the same bytes. A maker first reads what was seen, then looks whether the table is
+  there, and writes it only if not. What a table is made from is deleted only after the table was
+  written: so a maker that found none has read all of it, and does no harm however late it writes.
+  No first table is made from rows, which tasks see in no order.
 - What a table says is its routing's (``TableRouting``): a table is made from the one before, and
   from what the buckets have seen. A ``seen`` file that is missing, torn or of another attempt does
   no harm, but one about other rows would. So both kinds of file have the number of a start of the
@@ -21,21 +27,24 @@
 """
 
 import logging
-import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from typing import Any, Final, Self
 
 import pyarrow as pa
 
-from lsmstate.cython_ext.base.file import remove
 from lsmstate.errors import CorruptionError, InvalidArgumentError
 from lsmstate.joins.protocols import Observed, ObservingRouting, Table, TableRouting
-from lsmstate.spark_integration.checkpoint.json_records import create_record, read_record
+from lsmstate.remote.directory import remove_if_there
+from lsmstate.spark_integration.checkpoint.json_records import (
+    create_record_in,
+    listed_files,
+    read_record_in,
+)
 from lsmstate.spark_integration.checkpoint.starts import UNTOLD, Starts, newest_starts, record_start
 from lsmstate.spark_integration.checkpoint.task_run import TaskRun
 from lsmstate.spark_integration.plan.stateful_plan import StatefulPlan
+from lsmstate.state_location import StatePlace
 
 #: Micro-batches between two tables.
 PERIOD: Final = 4
@@ -54,12 +63,12 @@ _log: Final = logging.getLogger("lsmstate")
 
 
 class VersionedTables:
-    """The tables of one query in the local directory of its state, as a task of the newest of its
-    ``starts`` sees them."""
+    """The tables of one query beside its state, as a task of the newest of its ``starts`` sees
+    them."""
 
     def __init__(
         self,
-        state_directory: str,
+        place: StatePlace,
         routing: TableRouting,
         buckets: int,
         retained_batches: int,
@@ -68,25 +77,26 @@ class VersionedTables:
     ) -> None:
         self._routing = routing
         self._starts = starts
-        self._directory = os.path.join(state_directory, _DIRECTORY)
+        self._place = place
+        self._takes_rows = isinstance(routing, ObservingRouting) and bool(place.local_directory)
         self._buckets = buckets
         self._retained_batches = retained_batches
 
     @classmethod
     def of(cls, plan: StatefulPlan, run: TaskRun) -> Self | None:
-        """The tables of a task's query; None: its routing has none. InvalidArgumentError unless the
-        state is local."""
+        """The tables of a task's query; None: its routing has none. InvalidArgumentError for a
+        state that is not local, unless all makers of a table make the same one."""
         if not isinstance(plan.routing, TableRouting):
             return None
         routing = plan.routing.settled(run.pinned.buckets, run.pinned.adopted)
         assert isinstance(routing, TableRouting)
-        if run.place.local_directory is None:
+        if run.place.local_directory is None and not routing.makes_tables_alike:
             raise InvalidArgumentError(
-                f"{run.place.where} is not a local directory, which tables of routes need; "
-                "name one with state_dir, or leave skew='spread' or routing='ranges' out"
+                f"{run.place.where} is not a local directory, which tables of hot keys need; "
+                "name one with state_dir, or leave hot_keys='spread' out"
             )
         return cls(
-            run.place.local_directory,
+            run.place,
             routing,
             run.pinned.buckets,
             run.retained_batches,
@@ -105,16 +115,16 @@ class VersionedTables:
         first = _first(batch_id)
         if first == 0 and not isinstance(self._routing, ObservingRouting):
             return self._routing.initial_table
-        path = self._table_path(first)
-        found = read_record(path)
+        name = self._table_name(first)
+        found = read_record_in(self._place, name)
         if found is None:
             found = self._made(first, sample)
             if found is None:
                 return self._routing.initial_table
-            if create_record(path, found, sync=True):
+            if create_record_in(self._place, name, found, sync=True):
                 self._remove_old(first)
             else:
-                found = read_record(path)
+                found = read_record_in(self._place, name)
                 assert found is not None, "a table is there once it could not be created"
         return self._routing.table_from_json(found)
 
@@ -122,13 +132,13 @@ class VersionedTables:
         """CorruptionError if the table of an earlier micro-batch, in which a bucket was
         ``called``, was missing when that of ``batch_id`` was made. Results would lack the
         rows that were stored by it."""
-        found = read_record(self._table_path(_first(batch_id))) or {}
+        found = read_record_in(self._place, self._table_name(_first(batch_id))) or {}
         for low, high in found.get(_SKIPPED, ()):
             if low <= _first(called) <= high:
                 raise CorruptionError(
-                    f"is missing, so {self._table_path(_first(batch_id))} lacks what it held; "
+                    f"is missing, so {self._table_name(_first(batch_id))} lacks what it held; "
                     "restore the state from a copy of the checkpoint",
-                    self._table_path(_first(called)),
+                    f"{self._place.where}/{self._table_name(_first(called))}",
                 )
 
     def publish(self, observed: Observed, batch_id: int, attempt: str) -> None:
@@ -137,14 +147,16 @@ class VersionedTables:
         if precedes_table(batch_id):
             start = self._starts.newest
             name = f"seen-{batch_id:010d}-{observed.bucket:06d}-{start:06d}-{attempt}.json"
-            create_record(os.path.join(self._directory, name), observed.to_json())
+            create_record_in(self._place, f"{_DIRECTORY}/{name}", observed.to_json())
 
     def _made(self, first: int, sample: Sample | None) -> dict[str, Any] | None:
-        """The record of the next table, made from the last one; None: it takes rows."""
-        last = max((n for n in _tables(self._directory, self._starts) if n < first), default=None)
-        if last is None and isinstance(self._routing, ObservingRouting):
+        """The record of the next table, made from the last one; None: it is not to be made now."""
+        last = max((n for n in _tables(self._place, self._starts) if n < first), default=None)
+        if last is None and self._takes_rows:
             return None if sample is None else self._sampled(first, sample)
-        record = None if last is None else read_record(self._table_path(last))
+        if first == 0:
+            return None
+        record = None if last is None else read_record_in(self._place, self._table_name(last))
         last = last or 0
         skipped = record.get(_SKIPPED, []) if record else []
         if last + PERIOD < first:
@@ -166,12 +178,12 @@ class VersionedTables:
         not forced to disk, so a power failure may tear them."""
         found: dict[int, Observed] = {}
         torn: list[str] = []
-        for name in _names(self._directory, _SEEN):
+        for name in _names(self._place, _SEEN):
             bucket = int(name["bucket"])
             is_new = bucket not in found and bucket < self._buckets
             if is_new and _is_seen_by(self._starts, name, batch_id):
                 try:
-                    record = read_record(os.path.join(self._directory, name[0])) or {}
+                    record = read_record_in(self._place, f"{_DIRECTORY}/{name[0]}") or {}
                 except CorruptionError:
                     torn.append(name[0])
                     continue
@@ -189,38 +201,34 @@ class VersionedTables:
     def _remove_old(self, first: int) -> None:
         """Remove the files that neither Spark may go back to nor the next table needs."""
         horizon = first - self._retained_batches - 2 * PERIOD
-        kept = max((n for n in _tables(self._directory, self._starts) if n <= horizon), default=0)
-        _remove_if(self._directory, _TABLE, lambda name: _batch(name) < kept)
+        kept = max((n for n in _tables(self._place, self._starts) if n <= horizon), default=0)
+        _remove_if(self._place, _TABLE, lambda name: _batch(name) < kept)
         # A later start's are not ours to remove.
         newest = self._starts.newest
-        _remove_if(
-            self._directory, _SEEN, lambda name: _batch(name) < first and _start(name) <= newest
-        )
+        _remove_if(self._place, _SEEN, lambda name: _batch(name) < first and _start(name) <= newest)
 
-    def _table_path(self, first: int) -> str:
+    def _table_name(self, first: int) -> str:
         start = _start_of(self._starts, first)
         number = f"{first:010d}-{start:06d}" if start else f"{first:010d}"
-        return os.path.join(self._directory, f"table-{number}.json")
+        return f"{_DIRECTORY}/table-{number}.json"
 
 
-def begin(state_directory: str, batch_id: int) -> Starts:
+def begin(place: StatePlace, batch_id: int) -> Starts:
     """Record a start of the query with this micro-batch. Returns its starts, this one as the
     newest. Files that others made from later micro-batches, before the query was set back, count no
     more and are removed."""
-    directory = os.path.join(state_directory, _DIRECTORY)
-    oldest = min((_batch(name) for name in _names(directory, _TABLE)), default=0)
-    starts = record_start(directory, batch_id, oldest)
-    _remove_if(directory, _TABLE, lambda name: not _is_made_by(starts, name))
-    _remove_if(directory, _SEEN, lambda name: not _is_seen_by(starts, name, _batch(name)))
+    oldest = min((_batch(name) for name in _names(place, _TABLE)), default=0)
+    starts = record_start(place, _DIRECTORY, batch_id, oldest)
+    _remove_if(place, _TABLE, lambda name: not _is_made_by(starts, name))
+    _remove_if(place, _SEEN, lambda name: not _is_seen_by(starts, name, _batch(name)))
     return starts
 
 
-def newest_table(state_directory: str, routing: TableRouting) -> Table:
+def newest_table(place: StatePlace, routing: TableRouting) -> Table:
     """The last table that a query made, for people."""
-    directory = os.path.join(state_directory, _DIRECTORY)
-    starts = newest_starts(directory)
-    names = [name for name in _names(directory, _TABLE) if _is_made_by(starts, name)]
-    found = read_record(os.path.join(directory, names[-1][0])) if names else None
+    starts = newest_starts(place, _DIRECTORY)
+    names = [name for name in _names(place, _TABLE) if _is_made_by(starts, name)]
+    found = read_record_in(place, f"{_DIRECTORY}/{names[-1][0]}") if names else None
     return routing.initial_table if found is None else routing.table_from_json(found)
 
 
@@ -229,9 +237,9 @@ def _first(batch_id: int) -> int:
     return batch_id - batch_id % PERIOD
 
 
-def _tables(directory: str, starts: Starts) -> Iterator[int]:
+def _tables(place: StatePlace, starts: Starts) -> Iterator[int]:
     """The first micro-batches of the tables that count."""
-    names = _names(directory, _TABLE)
+    names = _names(place, _TABLE)
     return (_batch(name) for name in names if _is_made_by(starts, name))
 
 
@@ -257,21 +265,17 @@ def _start(name: re.Match[str]) -> int:
 
 
 def _remove_if(
-    directory: str, form: re.Pattern[str], is_over: Callable[[re.Match[str]], bool]
+    place: StatePlace, form: re.Pattern[str], is_over: Callable[[re.Match[str]], bool]
 ) -> None:
-    """Remove the files of a form that nobody needs."""
-    for found in _names(directory, form):
+    """Remove the files of a form that nobody needs. Another attempt may be faster."""
+    for found in _names(place, form):
         if is_over(found):
-            with suppress(FileNotFoundError):  # another attempt was faster
-                remove(os.path.join(directory, found[0]))
+            remove_if_there(place.files, f"{_DIRECTORY}/{found[0]}")
 
 
-def _names(directory: str, form: re.Pattern[str]) -> list[re.Match[str]]:
-    """The files whose names have a form, in order."""
-    try:
-        names = sorted(os.listdir(directory))
-    except FileNotFoundError:
-        return []
+def _names(place: StatePlace, form: re.Pattern[str]) -> list[re.Match[str]]:
+    """The files whose names have a form, in order. OSError."""
+    names = sorted(listed_files(place, _DIRECTORY))
     return [found for found in map(form.fullmatch, names) if found]
 
 

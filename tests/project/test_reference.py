@@ -25,6 +25,7 @@ from lsmstate import Expiry, InvalidArgumentError, Options, StreamSchema, open_s
 from lsmstate.cli.main import app
 from lsmstate.cython_ext.memory.budget import Budget
 from lsmstate.join import MultiwayJoin, State, Time, asof_join, similarity_join
+from lsmstate.joins.options import Skew
 from lsmstate.stats import CacheStats, FilterStats, PauseStats, ProbeStats, StoreStats, WriteStats
 from support.grouped import grouped
 from support.paths import ROOT, SUPPORT, TESTS
@@ -66,11 +67,14 @@ def code(cell: str) -> str:
     return str(found)
 
 
+_VALUES = {"Options": Options, "Skew": Skew, "State": State, "Time": Time}
+
+
 def default(cell: str) -> object:
     """What a column of defaults says; ``inspect.Parameter.empty`` for what has none."""
     if cell == "required":
         return inspect.Parameter.empty
-    return eval(code(cell), {"__builtins__": {}, "Options": Options, "State": State, "Time": Time})
+    return eval(code(cell), {"__builtins__": {}, **_VALUES})
 
 
 def shown(*parts: Sequence[Row]) -> dict[str, object]:
@@ -98,7 +102,7 @@ def from_option(heading: str, first: str, last: str) -> list[Row]:
 def fixed(heading: str, option: str) -> str:
     """``yes``, ``no`` or ``first choice``; of an option that stands in a group, what its group
     says."""
-    for group in (Time, State):
+    for group in (Time, State, Skew):
         heading = group.__name__ if option in taken(group) else heading
     (row,) = [row for row in OPTIONS[heading] if code(row["option"]) == option]
     (found,) = re.findall("^(yes|no|first choice)", row["fixed by the first start"])
@@ -111,6 +115,7 @@ def test_options_without_spark() -> None:
     assert shown([r for r in OPTIONS["asof_join"] if "option" in r]) == taken(asof_join)
     assert shown(OPTIONS["Time"]) == taken(Time)
     assert shown(OPTIONS["State"]) == taken(State)
+    assert shown(OPTIONS["Skew"]) == taken(Skew)
     of_store = from_option("lsmstate.Options", "memory_bytes", "background")
     assert shown(of_store) == taken(Options)
     assert {row["fixed by the first start"] for row in of_store} == {"no"}

@@ -56,11 +56,11 @@ class KindCase:
         if self.similar is not None:
             asked = {**self.similar, "threshold": self.similar["threshold"] + is_other}
             spec = SimilaritySpec.of(self.streams, self.on, **asked)
-            return SpecJoin(spec, backend=backend, path=path, **more)
+            return SpecJoin(spec, **grouped(backend=backend, state_dir=path, **more))
         if self.on is None:
             names = list(self.streams)[:: -1 if is_other else 1]
             spec = CrossSpec.of({name: self.streams[name] for name in names})
-            return SpecJoin(spec, backend=backend, path=path, **more)
+            return SpecJoin(spec, **grouped(backend=backend, state_dir=path, **more))
         on = self.other_on if is_other else self.on
         return MultiwayJoin(
             self.streams, on, **grouped(backend=backend, state_dir=path, **{**self.options, **more})

@@ -98,6 +98,7 @@ class SkewedQuery:
     ) -> None:
         """Begin with a join; ``on`` is what it means to DuckDB."""
         self.home, self.rng = home, rng
+        self.place = self.place_of(home)
         self.schemas, self.spec, self.plan, self.on = schemas, spec, plan, on
         self.function: Any = stateful_body.stateful_function(
             self.plan, run_join(self.spec, self.plan.inputs)
@@ -108,11 +109,15 @@ class SkewedQuery:
         #: What was run and given up when the query was set back.
         self.given_up: list[Ran] = []
         self.pointers: Pointers = {}
-        self._starts = begin(str(home), 0)
+        self._starts = begin(self.place, 0)
         self._tasks = 0
         self._run: TaskRun | None = None
         for module in (route, stateful_body):
             monkeypatch.setattr(module, "current_run", lambda _: self._run)
+
+    def place_of(self, home: Path) -> StatePlace:
+        """Where the state lies."""
+        return StatePlace(str(home))
 
     def batch(self, rows: Rows) -> None:
         """One micro-batch. What it shows is of one execution; a bucket's pointer may be another's,
@@ -219,7 +224,7 @@ class SkewedQuery:
         cut = self.ran[count:], self.shown[count:]
         self.pointers = self.ran[count].pointers
         del self.ran[count:], self.shown[count:]
-        self._starts = begin(str(self.home), count)
+        self._starts = begin(self.place, count)
         return cut
 
     def _begin(self, batch_id: int, partition: int) -> None:
@@ -229,7 +234,7 @@ class SkewedQuery:
         """Of a task of its own."""
         self._tasks += 1
         return TaskRun(
-            place=StatePlace(str(self.home)),
+            place=self.place,
             pinned=Pinned(BUCKETS, 2, BUCKET_IDS),
             flush_rows=10_000,
             retained_batches=RETAINED,
@@ -243,7 +248,7 @@ class SkewedQuery:
 
 def spread_keys(home: Path) -> tuple[SpreadKey, ...]:
     """The keys that are spread by the newest table."""
-    table = newest_table(str(home), SpreadRouting())
+    table = newest_table(StatePlace(str(home)), SpreadRouting())
     assert isinstance(table, RouteTable)
     return table.keys
 

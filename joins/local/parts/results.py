@@ -1,14 +1,27 @@
 """Results of a local join: matches that are made into rows as they are read."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TypeVar
+from functools import partial
+from typing import Final, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.conditions.columns import Column
+from lsmstate.joins.conditions.names import resolved
+from lsmstate.joins.conditions.pair_condition import PairCondition
+from lsmstate.joins.conditions.parser import parse_conjuncts
 from lsmstate.joins.local.parts.row_picks import Picked
 from lsmstate.pieces import Pieces
+
+#: What a condition on results calls them, and the column of ``counts``.
+_RESULT: Final = "result"
+_COUNT: Final = "count"
+#: Groups that wait to be added up, beside as many as there are.
+_WAITING_ROWS: Final = 1 << 16
 
 _Piece = TypeVar("_Piece")
 
@@ -17,8 +30,9 @@ class Results(Pieces[pa.RecordBatch]):
     """An iterator over pieces of a join's result. After an error the result is incomplete, and each
     read raises that error again.
 
-    A caller who sends results elsewhere, or only counts them, asks for ``picks`` or ``count``
-    instead. All of them read the same results, so use one.
+    A caller who sends results elsewhere, or only counts them, asks for ``picks``, ``count`` or
+    ``counts`` instead. All of them read the same results, so use one. ``where`` leaves some out
+    before.
 
     Attributes:
         schema: Columns of the result; None where only the caller of the local join knows them.
@@ -28,6 +42,8 @@ class Results(Pieces[pa.RecordBatch]):
         ```python
         for row in join.process("cu", [{"id": 1, "name": "Ada"}]).rows():
             print(row)
+        large = join.process("sr", returns).where("euros > 100")
+        print(large.counts(by="name"))
         ```
     """
 
@@ -69,10 +85,95 @@ class Results(Pieces[pa.RecordBatch]):
     def count(self) -> int:
         """Read the results to the end, and return how many there are. No row is made where the
         join has picks."""
-        return sum(
-            found.num_rows if isinstance(found, pa.RecordBatch) else len(found)
-            for found in self.picks()
-        )
+        return sum(map(len_of, self.picks()))
+
+    def counts(self, by: str | Sequence[str]) -> pa.Table:
+        """Read the results to the end, and return how many there are in each group.
+
+        Args:
+            by: The columns whose values make a group; nulls are values.
+
+        Returns:
+            One row for each group: these columns, and ``count``.
+
+        Raises:
+            InvalidArgumentError: There is no such column, or ``count`` is one of them.
+
+        Cost:
+            The groups are in memory. Where the join has picks, no other column is read.
+        """
+        schema = self._known("counts()")
+        names = [by] if isinstance(by, str) else list(by)
+        names = [resolved("column", name, schema.names) for name in names]
+        if not names or _COUNT in names:
+            raise InvalidArgumentError(
+                f"counts(by={by!r}): name at least one column, and none that is called {_COUNT!r}"
+            )
+        kinds = [schema.field(name).type for name in names]
+        if any(pa.types.is_nested(kind) for kind in kinds):
+            raise InvalidArgumentError(
+                f"counts(by={by!r}): {', '.join(map(str, kinds))}: nested values make no groups; "
+                "name columns of plain types"
+            )
+        groups = _Groups(pa.schema([schema.field(name) for name in names]))
+        for found in self.picks():
+            groups.add([_column_of(found, schema, name) for name in names])
+        return groups.table()
+
+    def where(self, condition: str) -> "Results":
+        """Return the results that a condition holds for; no row is made to judge them where the
+        join has picks.
+
+        Args:
+            condition: SQL over the columns of the results, such as ``"price > 5 AND kind <> 'x'"``,
+                in the language of join conditions.
+
+        Returns:
+            These results, without the others.
+
+        Raises:
+            InvalidArgumentError: A syntax error, an unknown column, or a part that is not known.
+        """
+        schema = self._known(f"where({condition!r})")
+        columns = {_RESULT: schema.names}
+        parsed = parse_conjuncts(condition, columns)
+        conditions = tuple(PairCondition(each.predicate) for each in parsed)
+        for each in conditions:
+            each.check({_RESULT: schema})
+            each.check_names_columns()
+        return self.keeping(conditions, lambda column: column.name)
+
+    def keeping(
+        self, conditions: Sequence[PairCondition], named: Callable[[Column], str]
+    ) -> "Results":
+        """Return the results that all conditions hold for; later ones judge what earlier ones keep.
+        ``named``: of a column in a condition, its name in the result."""
+        pieces, picks, schema = self._pieces, self._picks, self._known("where()")
+
+        def value(found: pa.RecordBatch | Picked, column: Column) -> pa.Array:
+            return _column_of(found, schema, named(column))
+
+        def kept(found: _Found) -> _Found:
+            for each in conditions:
+                if not len_of(found):
+                    break
+                holds = each.holds(partial(value, found))
+                if not holds.all():
+                    found = _at(found, holds)
+            return found
+
+        self._pieces = (piece for piece in map(kept, pieces) if piece.num_rows)
+        if picks is not None:
+            self._picks = (picked for picked in map(kept, picks) if len(picked))
+        return self
+
+    def _known(self, call: str) -> pa.Schema:
+        if self.schema is None:
+            raise InvalidArgumentError(
+                f"{call}: these results of a local join have no schema; ask the join that was "
+                "opened by a face, or set it"
+            )
+        return self.schema
 
     def through(self, change: Callable[[pa.RecordBatch], pa.RecordBatch]) -> "Results":
         """Return these results with ``change`` applied to each piece. Empty pieces are left out."""
@@ -122,6 +223,55 @@ class Results(Pieces[pa.RecordBatch]):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+_Found = TypeVar("_Found", pa.RecordBatch, Picked)
+
+
+def len_of(found: pa.RecordBatch | Picked) -> int:
+    """How many results there are."""
+    return found.num_rows if isinstance(found, pa.RecordBatch) else len(found)
+
+
+def _column_of(found: pa.RecordBatch | Picked, schema: pa.Schema, name: str) -> pa.Array:
+    if isinstance(found, pa.RecordBatch):
+        return found.column(name)
+    return found.column(schema.get_field_index(name))
+
+
+def _at(found: _Found, holds: npt.NDArray[np.bool_]) -> _Found:
+    if isinstance(found, pa.RecordBatch):
+        return found.filter(pa.array(holds))
+    return found.at(np.flatnonzero(holds))
+
+
+class _Groups:
+    """Counts by the values of some columns, of which few pieces wait to be added up."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema.append(pa.field(_COUNT, pa.int64()))
+        self._waiting: list[pa.Table] = [self._schema.empty_table()]
+        self._rows = 0
+
+    def add(self, columns: Sequence[pa.Array]) -> None:
+        """Count the rows of these columns."""
+        ones = pa.repeat(pa.scalar(1, pa.int64()), len(columns[0]))
+        found = self._summed(pa.Table.from_arrays([*columns, ones], schema=self._schema))
+        self._waiting.append(found)
+        self._rows += found.num_rows
+        if self._rows > 2 * self._waiting[0].num_rows + _WAITING_ROWS:
+            self._waiting = [self.table()]
+            self._rows = self._waiting[0].num_rows
+
+    def table(self) -> pa.Table:
+        """All groups so far."""
+        return self._summed(pa.concat_tables(self._waiting))
+
+    def _summed(self, table: pa.Table) -> pa.Table:
+        names = self._schema.names[:-1]
+        found = table.group_by(names, use_threads=False).aggregate([(_COUNT, "sum")])
+        columns = [*map(found.column, names), found.column(f"{_COUNT}_sum")]
+        return pa.Table.from_arrays(columns, schema=self._schema)
 
 
 def check_finished(call: str, earlier: Results | None) -> None:

@@ -29,6 +29,18 @@ class Picked:
     def __len__(self) -> int:
         return len(self.sizes)
 
+    def at(self, places: Numbers) -> "Picked":
+        """The results at some places."""
+        return Picked(self.batches, [each[places] for each in self.places], self.sizes[places])
+
+    def column(self, number: int) -> pa.Array:
+        """The values of one column of the results, counted over all batches."""
+        for batch, places in zip(self.batches, self.places, strict=True):
+            if number < batch.num_columns:
+                return batch.column(number).take(pa.array(places))
+            number -= batch.num_columns
+        raise IndexError(number)
+
     def compact(self) -> "Picked":
         """The same results of batches that hold no row besides, in the order they had."""
         pairs = [

@@ -63,8 +63,12 @@ def holds(bound: Bound, later: pa.Array, earlier: pa.Array) -> npt.NDArray[np.bo
     unit = max("us", later.type.unit, earlier.type.unit, key=UNITS.index)
     known = later.is_valid().to_numpy(False) & earlier.is_valid().to_numpy(False)
     last, first = (_ticks(column, unit) for column in (later, earlier))
-    most = bound.most_us * (1000 if unit == "ns" else 1) - int(bound.is_strict)
+    per_us = 1000 if unit == "ns" else 1
+    most = bound.most_us * per_us - int(bound.is_strict)
     least, greatest = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+    if bound.slide_us:
+        into = first % np.int64(bound.slide_us * per_us)
+        first = np.where(first < least + into, least, first - into)
     if abs(most) > greatest:  # 292 years of nanoseconds: two time stamps may lie further apart
         differences = last.astype(object) - first.astype(object)
         return np.asarray(known & (differences <= most).astype(np.bool_))

@@ -35,7 +35,8 @@ from lsmstate.joins.local.similarity.spaces import space_of
 from lsmstate.joins.local.similarity.stretches import Groups, Stretches, pairs_of
 from lsmstate.joins.local.similarity.vectors import arrived
 from lsmstate.joins.protocols import Batch, Context, Role
-from lsmstate.joins.specs.similarity import ARRIVAL, FACTS, SimilaritySpec, TimeWindow, has_keys
+from lsmstate.joins.specs.similarity import ARRIVAL, FACTS, SimilaritySpec, has_keys
+from lsmstate.joins.specs.window import TimeWindow
 from lsmstate.schema.arrow_sizes import pieces_of, row_sizes
 from lsmstate.schema.batches import as_batch
 from lsmstate.store import MultimapStore, Mutation
@@ -316,13 +317,11 @@ def in_one_window(
     first: Numbers, second: Numbers, within_us: int | None, window: TimeWindow | None
 ) -> Mask:
     """Which pairs of times are at most so far apart, and lie in one window."""
-    low, high = np.minimum(first, second), np.maximum(first, second)
     found = np.ones(len(first), np.bool_)
     if within_us is not None:
-        found &= high - low <= within_us
+        found &= np.abs(first - second) <= within_us
     if window is not None:
-        # The last window that begins by ``low`` reaches furthest.
-        found &= high < low // window.slide_us * window.slide_us + window.size_us
+        found &= window.hold_both(first, second)
     return found
 
 

@@ -4,11 +4,14 @@ Its cut points are quantiles of the positions of all streams. How far rows may r
 wide is chosen for each stream: nothing is wide, or what a quantile of the sample leaves out. That
 combination is taken under which the sample would be sent the least, where a unit that stores more
 than others counts as if all were sent that much more.
+
+Sums are rounded once (``fsum``), so that every machine finds the same layout.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import product
+from math import fsum
 from typing import Final
 
 import numpy as np
@@ -64,10 +67,10 @@ def cost(
             reached |= layout.reached(other, sample.rows)
         own = layout.stored(stream, sample.rows, sample.hashes)
         reached[np.arange(len(own)), own] = True
-        messages += float(reached.sum(axis=1) @ sample.weights)
+        messages += fsum((reached.sum(axis=1) * sample.weights).tolist())
         stored += np.bincount(own, sample.weights, minlength=layout.units)
-        total += float(sample.weights.sum())
-    return messages / total * float(stored.max()) / float(stored.mean())
+        total += fsum(sample.weights.tolist())
+    return messages / total * float(stored.max()) * layout.units / fsum(stored.tolist())
 
 
 def _cheapest(

@@ -84,6 +84,11 @@ class RangeRouting:
         return {name: tuple(s for s in self.streams if s != name) for name in self.streams}
 
     @property
+    def makes_tables_alike(self) -> bool:
+        """Yes: what is observed depends on the rows alone, and no sum on the order of its parts."""
+        return True
+
+    @property
     def initial_table(self) -> RangeTable:
         """Rows are dealt by their content, and probe all units."""
         return RangeTable(Layout(self.buckets))

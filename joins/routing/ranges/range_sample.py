@@ -8,6 +8,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import fsum
 from typing import Any, Final, Self
 
 import numpy as np
@@ -50,7 +51,7 @@ class Sample:
 
     def of_rows(self, count: int) -> Self:
         """With weights that add up to so many rows."""
-        weights = self.weights * (count / max(1.0, float(self.weights.sum())))
+        weights = self.weights * (count / max(1.0, fsum(self.weights.tolist())))
         return type(self)(self.hashes, self.rows, weights)
 
     def to_json(self) -> list[Any]:

@@ -4,6 +4,7 @@ import json
 import random
 from collections import Counter
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,14 @@ import pytest
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins import kinds
+from lsmstate.joins.conditions.intervals import Bound
 from lsmstate.joins.kinds import Kind, from_pinned, kind_of, pinned, register, registered
+from lsmstate.joins.options import State
 from lsmstate.joins.protocols import Batch, Role
 from lsmstate.joins.spec_join import SpecJoin
+from lsmstate.joins.specs.event_time import EventTime
 from lsmstate.schema.arrow_sizes import row_sizes
+from lsmstate.store import StreamSchema
 from support.cross_join.local_join import CrossJoin
 from support.cross_join.spec import CrossSpec
 from support.kind_cases import CASES, LAST
@@ -147,7 +152,47 @@ def test_another_kind_that_describes_itself_alike_is_refused(
         join.commit()
     monkeypatch.setitem(kinds._KINDS, OtherSpec, Kind("another", OtherSpec, CrossJoin))
     with pytest.raises(InvalidArgumentError, match=r"kind: cross join, and this .* another"):
-        SpecJoin(OtherSpec(case.streams), path=str(tmp_path))
+        SpecJoin(OtherSpec(case.streams), state=State(state_dir=str(tmp_path)))
+
+
+@dataclass(frozen=True)
+class TimedCrossSpec(CrossSpec):
+    """A cross join of rows that are forgotten."""
+
+    event_time: EventTime  # type: ignore[misc]
+
+    @property
+    def owners(self) -> dict[str, str]:
+        return {name: name for name in self.streams}
+
+    @property
+    def stream_schemas(self) -> tuple[StreamSchema, ...]:
+        return self.event_time.expiring(super().stream_schemas, self.owners)
+
+    def bounds_of(self, stream: str) -> tuple[Bound, ...]:
+        return ()
+
+
+def test_any_local_join_forgets_rows_by_event_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kind needs no word of its own for it."""
+    monkeypatch.setitem(kinds._KINDS, TimedCrossSpec, Kind("timed", TimedCrossSpec, CrossJoin))
+    rows = pa.schema([("at", pa.timestamp("us")), ("n", pa.int64())])
+    timing = EventTime({"a": "at", "b": "at"}, (), {"a": 10, "b": 10}, "side")
+    start = datetime(1970, 1, 1)
+
+    def row(us: int) -> list[dict[str, Any]]:
+        return [{"at": start + timedelta(microseconds=us), "n": us}]
+
+    with SpecJoin(TimedCrossSpec({"a": rows, "b": rows}, timing)) as join:
+        for us in (1, 5, 12):
+            join.process("a", row(us)).close()
+        assert join.process("b", row(13)).count() == 3
+        join.advance(start + timedelta(microseconds=12)).close()
+        assert join.process("b", row(14)).count() == 2  # that of 1 expires at 11
+        assert join.process("b", row(12)).count() == 0
+        assert join.counts["late_rows"] == 1
+        assert join.late_rows is not None
+        assert join.late_rows.column("n").to_pylist() == [12]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 
 from lsmstate import InvalidArgumentError
 from lsmstate.join import MultiwayJoin, State, Time
+from lsmstate.joins.options import Skew
 from support.paths import ROOT
 
 ROWS = pa.schema([("k", pa.int64())])
@@ -47,6 +48,12 @@ def join(**options: Any) -> MultiwayJoin:
         (lambda: State(backend="rocks"), "backend='rocks' is unknown; did you mean 'rocksdb'"),  # type: ignore[arg-type]
         (lambda: State(buckets=0), "buckets=0: must be a whole number from 1 to 4096"),
         (lambda: join(state=State(options=["zstd"])), r"options=\['zstd'\] is list; give a dict"),  # type: ignore[arg-type]
+        (lambda: Skew(hot_keys="spraed"), "hot_keys='spraed' is unknown; did you mean 'spread'"),  # type: ignore[arg-type]
+        (lambda: Skew(routing="range"), "routing='range' is unknown; did you mean 'ranges'"),  # type: ignore[arg-type]
+        (lambda: Skew(sahres={}), "no option 'sahres'; did you mean 'shares'"),  # type: ignore[call-arg]
+        (lambda: Skew(rows=[1]), r"rows=\[1\] is a list; give a dictionary"),  # type: ignore[arg-type]
+        (lambda: join(shares={"a": 2}), "shares={'a': 2}: in plain Python all rows lie in one"),
+        (lambda: join(skew=Skew()), "in plain Python all rows lie in one place"),
         (lambda: join(state=State(buckets=2)), "buckets=2 is an option on Spark only"),
         (lambda: join(time=Time(result_time="at")), "result_time='at' is an option on Spark only"),
     ],
@@ -70,15 +77,15 @@ def test_faces_have_the_same_groups() -> None:
     assert set(faces.__all__) <= set(dir(faces))
     shared = {
         MultiwayJoin: {"time", "state"},
-        faces.multiway_join: {"time", "state", "rows", "shares", "skew"},
-        faces.streaming_sql: {"time", "state", "rows", "shares", "skew"},
-        faces.to_multiway: {"time", "state", "rows", "shares", "skew"},
+        faces.multiway_join: {"time", "state", "skew"},
+        faces.streaming_sql: {"time", "state", "skew"},
+        faces.to_multiway: {"time", "state", "skew"},
         faces.stateful_batches: {"state"},
     }
     for face, names in shared.items():
         parameters = inspect.signature(face).parameters
         assert names <= set(parameters)
-        assert len(parameters) <= 14
+        assert len(parameters) <= 13
         assert not any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
@@ -89,10 +96,11 @@ def test_a_type_checker_finds_a_misspelt_option(tmp_path: Path) -> None:
         'multiway_join({}, "", memroy="8m")',
         'multiway_join({}, "", emit="change")',
         'multiway_join({}, "", how="outer join")',
-        'multiway_join({}, "", skew="spraed")',
+        'multiway_join({}, "", skew=Skew(hot_keys="spraed"))',
         'State(memroy="8m")',
         'State(backend="rocks")',
         'Time(late="side ")',
+        'Skew(routing="range")',
         'MultiwayJoin({}, "", memroy="8m")',
     ]
     lines = ["from lsmstate.join import MultiwayJoin", "from lsmstate.spark import *", *wrong]

@@ -131,8 +131,8 @@ def test_windows_of_time(
 
     def opened() -> NaturalJoin:
         return NaturalJoin(
-            TIMED, "doc", id="id", output="ids", window=window,
-            time=Time(event_time={"documents": "at"}),
+            TIMED, "doc", id="id", output="ids",
+            time=Time(event_time={"documents": "at"}, window=window),
             state=State(backend=backend, state_dir=None if backend == "memory" else str(tmp_path)),
         )  # fmt: skip
 
@@ -170,8 +170,8 @@ def test_time_stamps_of_every_unit(unit: str, window: str, seconds: float) -> No
         for at, time in enumerate(times)
     ]
     with NaturalJoin(
-        schema, "doc", id="id", output="ids", window=window,
-        time=Time(event_time={"documents": "at"}),
+        schema, "doc", id="id", output="ids",
+        time=Time(event_time={"documents": "at"}, window=window),
     ) as join:  # fmt: skip
         found = found_pairs(join.process("documents", rows))
     assert sorted(found) == [
@@ -184,7 +184,7 @@ def test_time_stamps_of_every_unit(unit: str, window: str, seconds: float) -> No
 
 def test_late_documents_and_forgotten_windows() -> None:
     with NaturalJoin(
-        TIMED, "doc", window="10 minutes", time=Time(event_time={"documents": "at"}, late="side")
+        TIMED, "doc", time=Time(event_time={"documents": "at"}, window="10 minutes", late="side")
     ) as join:
 
         def fed(minute: float | None) -> int:
@@ -208,7 +208,12 @@ def test_windows_of_a_number_of_documents(memory: str, tmp_path: Path) -> None:
     found = []
     for rows in batches(documents, rng):
         with NaturalJoin(
-            SCHEMA, "doc", id="id", output="ids", window=70, state=State(state_dir=str(tmp_path))
+            SCHEMA,
+            "doc",
+            id="id",
+            output="ids",
+            time=Time(window=70),
+            state=State(state_dir=str(tmp_path)),
         ) as join:
             found += found_pairs(join.process("documents", rows))
             join.commit()
@@ -312,10 +317,10 @@ def test_memory_stays_bounded_where_all_documents_share_one_value() -> None:
         ({"output": "ids"}, "name their column"),
         ({"output": "idz", "id": "id"}, "did you mean 'ids'"),
         ({"at_least": 0}, "1 or more"),
-        ({"window": "soon"}, "is not a duration"),
-        ({"window": ("1 hour", "7 minutes")}, "multiple of the step"),
-        ({"window": "1 hour"}, "has no event time"),
-        ({"window": 0}, "1 document or more"),
+        ({"time": Time(window="soon")}, "is not a duration"),
+        ({"time": Time(window=("1 hour", "7 minutes"))}, "multiple of the step"),
+        ({"time": Time(window="1 hour")}, "has no event time"),
+        ({"time": Time(window=0)}, "1 document or more"),
         ({"include": "a"}, "give a list of attributes"),
         ({"time": Time(event_time={"documents": "id"})}, "says which window"),
     ],

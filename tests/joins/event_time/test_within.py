@@ -1,6 +1,8 @@
-"""``Time(within=...)``: a distance in time for all pairs of streams."""
+"""``Time(within=..., window=...)``: a distance in time, and windows, for all pairs of streams."""
 
 import random
+from collections import Counter
+from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import product
 
@@ -14,14 +16,16 @@ from lsmstate.join import MultiwayJoin, Time
 from support.examples import examples
 
 START = datetime(2026, 1, 1)
+EPOCH = datetime(1970, 1, 1)
+BEFORE = datetime(1960, 5, 1, 0, 1) - START
 ROWS = pa.schema([("k", pa.int64()), ("at", pa.timestamp("us")), ("id", pa.int64())])
 TIMES = {"a": "at", "b": "at", "c": "at"}
 
 
-def joined(streams, on, within, **options):
+def joined(streams, on, within, window=None, **options):
     """Names of the matching rows of each stream, in one order."""
     names = list(streams)
-    time = Time(event_time=dict.fromkeys(names, "at"), within=within)
+    time = Time(event_time=dict.fromkeys(names, "at"), within=within, window=window)
     found = []
     with MultiwayJoin(dict.fromkeys(names, ROWS), on, time=time, **options) as join:
         for name, batch in arriving(streams):
@@ -42,12 +46,20 @@ def arriving(streams):
         yield name, pa.table({**columns, "id": [streams[name].index(r) for r in rows]}).cast(ROWS)
 
 
-def expected(streams, within):
+def expected(streams, within=timedelta.max, window=None):
+    def meet(rows):
+        stamps = [t for _, t in rows]
+        if window is None:
+            return max(stamps) - min(stamps) <= within
+        size, slide = window
+        first = min(stamps) // slide * slide
+        starts = [first - n * slide for n in range(size // slide + 1)]
+        return any(start <= min(stamps) and max(stamps) < start + size for start in starts)
+
     return sorted(
         tuple(streams[name].index(row) for name, row in zip(streams, rows, strict=True))
         for rows in product(*streams.values())
-        if len({k for k, _ in rows}) == 1
-        and max(t for _, t in rows) - min(t for _, t in rows) <= within
+        if len({k for k, _ in rows}) == 1 and meet(rows)
     )
 
 
@@ -68,6 +80,78 @@ def test_rows_are_joined_within_the_distance(rows, within, is_text):
     streams = dict(zip("abc", rows, strict=False))
     on = " AND ".join(f"a.k = {name}.k" for name in list(streams)[1:]) if is_text else ["k"]
     assert joined(streams, on, within) == expected(streams, within)
+
+
+@given(
+    st.lists(
+        st.lists(st.tuples(st.integers(0, 2), times), max_size=8, unique=True),
+        min_size=2,
+        max_size=3,
+    ),
+    st.sampled_from([(10, 10), (7, 7), (10, 3), (12, 4)]),
+    st.booleans(),
+)
+@settings(max_examples=examples(60), deadline=None)
+def test_rows_are_joined_in_a_window(rows, window, is_before_1970):
+    streams = dict(zip("abc", rows, strict=False))
+    if is_before_1970:
+        streams = {n: [(k, BEFORE + t) for k, t in own] for n, own in streams.items()}
+    size, slide = (timedelta(minutes=n) for n in window)
+    asked = size if size == slide else (size, f"{window[1]} minutes")
+    on = " AND ".join(f"a.k = {name}.k" for name in list(streams)[1:])
+    # START is a multiple of none of the slides but 10 and 4, counted from 1970.
+    since = {n: [(k, START - EPOCH + t) for k, t in own] for n, own in streams.items()}
+    assert joined(streams, on, None, asked) == expected(since, window=(size, slide))
+
+
+def test_rows_of_a_window_are_forgotten_with_it():
+    """By whole sub-stores: nothing is left of windows that have ended."""
+    time = Time(event_time={"a": "at", "b": "at"}, window="10 minutes")
+    with MultiwayJoin({"a": ROWS, "b": ROWS}, "a.k = b.k", time=time) as join:
+        assert join.event_time.kept_us == {"a": 600_000_000, "b": 600_000_000}
+        for minute in range(0, 300, 5):
+            at = START + timedelta(minutes=minute)
+            rows = [{"k": k, "at": at, "id": k} for k in range(50)]
+            join.process("a", rows).close()
+            assert join.process("b", rows).count() == (50 if minute % 10 == 0 else 100)
+            join.advance(at - timedelta(minutes=1)).close()
+        assert join._store.probe("a", pa.record_batch({"k": pa.array(range(50))})).counts.max() <= 4
+
+
+def test_windows_of_joins_of_other_types():
+    time = Time(event_time={"a": "at", "b": "at"}, window="10 minutes")
+    streams = {"a": ROWS, "b": ROWS}
+    near, far = START + timedelta(minutes=9), START + timedelta(minutes=10)
+    for how, emit in (("left", "final"), ("left", "changes"), ("full", "final"), ("anti", "final")):
+        with MultiwayJoin(streams, "a.k = b.k", how=how, emit=emit, time=time) as join:
+            found = list(join.process("a", [{"k": k, "at": near, "id": k} for k in (1, 2)]))
+            rows = [{"k": 1, "at": START, "id": 7}, {"k": 2, "at": far, "id": 8}]
+            found += list(join.process("b", rows))
+            found += list(join.advance(START + timedelta(days=1)))
+            rows = [tuple(row.values()) for piece in found for row in piece.to_pylist()]
+        ids = Counter()
+        for row in rows:
+            sign = -1 if row[0] == "-D" else 1
+            shown = row[1:] if emit == "changes" else row
+            ids[(shown[2], shown[5] if len(shown) > 3 else None)] += sign
+        kept = [pair for pair, count in ids.items() for _ in range(count)]
+        both = {"anti": [(2, None)], "left": [(1, 7), (2, None)]}
+        wanted = both.get(how, [(1, 7), (2, None), (None, 8)])
+        assert sorted(kept, key=str) == sorted(wanted, key=str), (how, emit)
+
+
+def test_a_window_is_a_part_of_the_condition(tmp_path):
+    from lsmstate.join import State
+
+    def opened(window):
+        time = Time(event_time={"a": "at", "b": "at"}, window=window)
+        state = State(state_dir=str(tmp_path / "state"))
+        return MultiwayJoin({"a": ROWS, "b": ROWS}, "a.k = b.k", time=time, state=state)
+
+    opened("10 minutes").close()
+    with pytest.raises(InvalidArgumentError, match="date_bin"):
+        opened(("10 minutes", "5 minutes"))
+    opened(timedelta(minutes=10)).close()
 
 
 def test_the_distance_is_a_part_of_the_condition(tmp_path):
@@ -107,12 +191,16 @@ def test_a_preserved_side_within_a_distance():
         ("a.k = b.k", Time(event_time=TIMES, within=5), ["within=5", "timedelta"]),
         ("a.k = b.k", Time(event_time=TIMES, within=timedelta(-1)), ["within=", "negative"]),
         ("a JOIN b ON a.k = b.k", Time(event_time=TIMES, within="1 day"), ["FROM clause", "ON"]),
+        ("a JOIN b ON a.k = b.k", Time(event_time=TIMES, window="1 day"), ["FROM clause", "how="]),
+        ("a.k = b.k", Time(window="1 hour"), ["window='1 hour': stream 'a' has no event time"]),
+        ("a.k = b.k", Time(event_time=TIMES, window=5), ["window=5", "length and their slide"]),
+        ("a.k = b.k", Time(event_time=TIMES, window=("1 hour", "2 hours")), ["slide", "at most"]),
         ({"a": ["k"], "b": []}, Time(event_time=TIMES, within="1 day"), ["same number"]),
     ],
 )
 def test_what_does_not_fit_is_refused(on, time, words):
     if time.event_time == TIMES:
-        time = Time(event_time={"a": "at", "b": "at"}, within=time.within)
+        time = replace(time, event_time={"a": "at", "b": "at"})
     with pytest.raises(InvalidArgumentError) as caught:
         MultiwayJoin({"a": ROWS, "b": ROWS}, on, time=time)
     for word in words:

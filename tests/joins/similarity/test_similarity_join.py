@@ -210,11 +210,11 @@ def test_pairs_in_time_are_those_of_brute_force(window: Any, seed: int, tmp_path
     times = np.sort(rng.integers(0, 60 * minute, count))
     within = "4 minutes" if window is None else None
     backend = BACKENDS[seed]
-    time = Time(event_time={"a": "at"}, within=within)
+    time = Time(event_time={"a": "at"}, within=within, window=window)
     state = State(backend=backend, state_dir=None if backend == "memory" else str(tmp_path))
     found: list[Any] = []
     with similarity_join(
-        {"a": TIMED}, "a.v ~ b.v", metric="l2", threshold=1, window=window, time=time, state=state
+        {"a": TIMED}, "a.v ~ b.v", metric="l2", threshold=1, time=time, state=state
     ) as join:
         for first in range(0, count, 60):
             part = slice(first, first + 60)

@@ -59,7 +59,7 @@ def test_plain_python_finds_each_pair_once_through_restarts(backend: str, tmp_pa
         path = None if backend == "memory" else str(tmp_path)
         if backend == "memory" and start:
             break
-        with SpecJoin(spec, backend=backend, path=path, piece_bytes=300) as join:
+        with SpecJoin(spec, piece_bytes=300, state=State(backend=backend, state_dir=path)) as join:
             for name, table in tables.items():
                 part = table if backend == "memory" else table.slice(start, 10)
                 found += shown(join.process(name, part.combine_chunks().to_batches()[0]))
@@ -70,10 +70,10 @@ def test_plain_python_finds_each_pair_once_through_restarts(backend: str, tmp_pa
 def test_its_spec_is_read_back_and_another_join_is_refused(tmp_path: Path) -> None:
     spec = CrossSpec.of(STREAMS)
     assert from_pinned(pinned(spec)) == spec
-    SpecJoin(spec, path=str(tmp_path)).close()
+    SpecJoin(spec, state=State(state_dir=str(tmp_path))).close()
     turned = CrossSpec.of({"b": STREAMS["b"], "a": STREAMS["a"]})
     with pytest.raises(InvalidArgumentError, match="the state belongs to a join with cross join"):
-        SpecJoin(turned, path=str(tmp_path))
+        SpecJoin(turned, state=State(state_dir=str(tmp_path)))
 
 
 @pytest.mark.spark

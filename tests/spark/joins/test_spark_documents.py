@@ -68,8 +68,8 @@ def test_windows_forget_and_malformed_documents_are_counted(spark: Any, tmp_path
         stream.add(pa.Table.from_pylist(rows, schema=SCHEMA))
     given = stream.read(spark).withWatermark("at", "10 minutes")
     joined = natural_join(
-        given, "doc", id="id", output="merged", window="20 minutes", malformed="skip",
-        split={"user": 2}, time=Time(late="side"), state=State(buckets=2),
+        given, "doc", id="id", output="merged", malformed="skip",
+        split={"user": 2}, time=Time(window="20 minutes", late="side"), state=State(buckets=2),
     )  # fmt: skip
     query = (
         joined.writeStream.format("memory")
@@ -93,8 +93,8 @@ def test_what_does_not_fit_is_refused(spark: Any, tmp_path: Path) -> None:
     for options, message in (
         ({"document": "dok"}, "did you mean 'doc'"),
         ({"document": "id"}, "give JSON text, VARIANT"),
-        ({"window": 10}, "have no number among all"),
-        ({"window": "10 minutes"}, "has no event time"),
+        ({"time": Time(window=10)}, "have no number among all"),
+        ({"time": Time(window="10 minutes")}, "has no event time"),
         ({"malformed": "side"}, "left out and counted"),
         ({"routing": "association_groups"}, "made from a sample"),
         ({"split": {"a": 9}, "state": State(buckets=4)}, "needs 9 buckets"),

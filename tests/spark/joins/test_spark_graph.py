@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.spark import State, explain_join, multiway_join, rescale
+from lsmstate.spark import Skew, State, explain_join, multiway_join, rescale
 from support.grouped import grouped
 from support.spark_streams import (
     BACKEND,
@@ -83,7 +83,7 @@ def test_a_chain_with_a_restart_and_conditions_beside_the_keys(
     again = multiway_join(
         frames(spark, streams),
         on,
-        rows={"c": 1, "o": 90, "l": 10},
+        skew=Skew(rows={"c": 1, "o": 90, "l": 10}),
         state=State(backend=BACKEND, memory="8m"),
     )
     run_to_end(again, tmp_path / "checkpoint", tmp_path / "out")
@@ -146,7 +146,9 @@ def test_a_triangle(spark: Any, tmp_path: Path) -> None:
 
 def test_the_choice_is_explained(spark: Any, streams: dict[str, FileStream]) -> None:
     rows = {"c": 150, "o": 1500, "l": 6000}
-    joined = multiway_join(frames(spark, streams), CHAIN, rows=rows, state=State(buckets=4))
+    joined = multiway_join(
+        frames(spark, streams), CHAIN, skew=Skew(rows=rows), state=State(buckets=4)
+    )
     text = explain_join(joined)
     assert "keys: c.ck = o.ck; o.ok = l.ok" in text
     assert "indexes: c(ck), o(ck), o(ok), l(ok)" in text
@@ -179,7 +181,7 @@ def test_what_does_not_fit_is_refused(
 def test_shares_need_several_keys(spark: Any, streams: dict[str, FileStream]) -> None:
     two = frames(spark, {name: streams[name] for name in "co"})
     with pytest.raises(InvalidArgumentError, match="leave rows out"):
-        multiway_join(two, "c.ck = o.ck", rows={"c": 1})
+        multiway_join(two, "c.ck = o.ck", skew=Skew(rows={"c": 1}))
 
 
 def test_as_many_copies_as_rows_are_not_the_rows(spark: Any, tmp_path: Path) -> None:
@@ -192,7 +194,10 @@ def test_as_many_copies_as_rows_are_not_the_rows(spark: Any, tmp_path: Path) -> 
         "l": FileStream(tmp_path / "l", "ok BIGINT").add(pa.table({"ok": list(range(8))})),
     }
     joined = multiway_join(
-        frames(spark, streams), CHAIN, shares={"o.ok": 2}, state=State(backend=BACKEND, buckets=2)
+        frames(spark, streams),
+        CHAIN,
+        skew=Skew(shares={"o.ok": 2}),
+        state=State(backend=BACKEND, buckets=2),
     )
     run_to_end(joined, tmp_path / "checkpoint", tmp_path / "out")
     expected = "SELECT 1 AS c_ck, i AS o_ok, 1 AS o_ck, i AS l_ok FROM range(8) t(i)"

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.spark import State, explain_join, multiway_join
+from lsmstate.spark import Skew, State, explain_join, multiway_join
 from support.spark_streams import (
     BACKEND,
     FileStream,
@@ -52,7 +52,9 @@ def test_a_band_join_of_two_streams_with_a_restart(
     spark: Any, streams: dict[str, FileStream], tmp_path: Path
 ) -> None:
     on = "abs(a.x - b.y) <= 20 AND reverse(b.s) <> '1s'"
-    joined = multiway_join(read(spark, streams, "ab"), on, rows={"a": 2, "b": 3}, state=STATE)
+    joined = multiway_join(
+        read(spark, streams, "ab"), on, skew=Skew(rows={"a": 2, "b": 3}), state=STATE
+    )
     told = explain_join(joined)
     assert "condition abs(a.x - b.y) <= 20: range in b, checked on candidates, range in a" in told
     assert "left to Spark" in told
@@ -64,7 +66,7 @@ def test_a_band_join_of_two_streams_with_a_restart(
     expected = "SELECT * FROM {a} a JOIN {b} b ON abs(a.x - b.y) <= 20 AND s <> 's1'"
     sql = expected.format(**{name: stream.sql for name, stream in streams.items()})
     assert_same_rows(sql, committed(tmp_path / "out"), at_least=500)
-    other = multiway_join(read(spark, streams, "ab"), on, routing="shares", state=STATE)
+    other = multiway_join(read(spark, streams, "ab"), on, skew=Skew(routing="shares"), state=STATE)
     query = other.writeStream.format("noop").option(
         "checkpointLocation", str(tmp_path / "checkpoint")
     )
@@ -79,7 +81,9 @@ def test_a_band_join_routed_by_ranges_with_a_restart(
     for more in (None, {"x": [100, 200], "k": [1, 2]}):
         if more is not None:
             streams["a"].add(pa.table(more))
-        joined = multiway_join(read(spark, streams, "ab"), on, routing="ranges", state=STATE)
+        joined = multiway_join(
+            read(spark, streams, "ab"), on, skew=Skew(routing="ranges"), state=STATE
+        )
         assert "routing ranges" in explain_join(joined)
         run_to_end(joined, tmp_path / "checkpoint", tmp_path / "out")
     expected = "SELECT * FROM {a} a JOIN {b} b ON abs(a.x - b.y) <= 20"
@@ -108,16 +112,13 @@ def test_three_streams_of_which_one_has_a_range_alone(
 def test_what_does_not_fit_is_refused(spark: Any, streams: dict[str, FileStream]) -> None:
     frames = read(spark, streams, "ab")
     with pytest.raises(InvalidArgumentError, match="routing='ring' is unknown"):
-        multiway_join(frames, "a.x < b.y", routing="ring")  # type: ignore[arg-type]
+        multiway_join(frames, "a.x < b.y", skew=Skew(routing="ring"))  # type: ignore[arg-type]
     with pytest.raises(InvalidArgumentError, match="routing='hash': no equality"):
-        multiway_join(frames, "a.x < b.y", routing="hash")
+        multiway_join(frames, "a.x < b.y", skew=Skew(routing="hash"))
     with pytest.raises(InvalidArgumentError, match="has no range between two streams"):
-        multiway_join(frames, "a.x <> b.y", routing="ranges")
-    remote = State(state_dir="s3://somewhere/state")
-    with pytest.raises(InvalidArgumentError, match="routing='ranges' needs its state in a local"):
-        multiway_join(frames, "a.x < b.y", routing="ranges", state=remote)
-    with pytest.raises(InvalidArgumentError, match="skew='spread': no equality connects"):
-        multiway_join(frames, "a.x < b.y", skew="spread")
+        multiway_join(frames, "a.x <> b.y", skew=Skew(routing="ranges"))
+    with pytest.raises(InvalidArgumentError, match="hot_keys='spread': no equality connects"):
+        multiway_join(frames, "a.x < b.y", skew=Skew(hot_keys="spread"))
     with pytest.raises(InvalidArgumentError, match="emit='changes': no equality connects"):
         multiway_join(frames, "a.x < b.y", emit="changes")
     assert "warning: no condition connects b to a" in explain_join(multiway_join(frames, "TRUE"))

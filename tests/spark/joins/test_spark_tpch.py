@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from lsmstate.spark import State, explain_join, multiway_join
+from lsmstate.spark import Skew, State, explain_join, multiway_join
 from support.benchmark_tables import tpch_streams
 from support.spark_streams import (
     BACKEND,
@@ -120,7 +120,7 @@ def check(spark: Any, tables: dict[str, FileStream], name: str, home: Path) -> N
     joined = multiway_join(
         frames,
         query.on,
-        rows=counts,
+        skew=Skew(rows=counts),
         state=State(backend=BACKEND, memory="16m", buckets=query.buckets),
     )
     before, start = _cpu_seconds(), time.monotonic()

@@ -1,11 +1,14 @@
 """A range join routed by tables of ranges, from route to commit, without Spark: tasks, buckets and
 micro-batches run more than once, the query is set back, and attempts of long ago end late."""
 
+import json
 import random
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyarrow.fs import LocalFileSystem
 
 pytest.importorskip("pyspark")
 
@@ -14,9 +17,15 @@ from lsmstate.joins.local.theta.range_routing import ThetaRanges
 from lsmstate.joins.routing.ranges.range_table import RangeTable
 from lsmstate.joins.specs.theta import ThetaSpec
 from lsmstate.options import Options
+from lsmstate.remote.directory import RemoteDir
 from lsmstate.spark_integration.plan.stateful_plan import InputPlan, StatefulPlan
 from lsmstate.spark_integration.tables.table_watch import table_streams
-from lsmstate.spark_integration.tables.versioned_tables import PERIOD, newest_table
+from lsmstate.spark_integration.tables.versioned_tables import (
+    PERIOD,
+    VersionedTables,
+    newest_table,
+)
+from lsmstate.state_location import StatePlace
 from support.skewed_query import BUCKETS, Rows, SkewedQuery
 
 BAND = "abs(a.x - b.x) <= 3"
@@ -52,9 +61,26 @@ class RangedQuery(SkewedQuery):
         self.set_up(home, monkeypatch, rng, schemas, spec, plan, on)
 
     def table(self) -> RangeTable:
-        found = newest_table(str(self.home), self.routing)
+        found = newest_table(self.place, self.routing)
         assert isinstance(found, RangeTable)
         return found
+
+
+class Elsewhere(StatePlace):
+    """A place that pyarrow writes to: no file is created exclusively, and a later one stays."""
+
+    def __init__(self, home: Path) -> None:
+        super().__init__(str(home / "state"), cache_dir=str(home))
+        self._filesystem: Any = LocalFileSystem()
+        self.files, self._path = RemoteDir(self._filesystem, self.url), self.url
+        self.local_directory = None
+
+
+class RemoteQuery(RangedQuery):
+    """The same, with its state elsewhere."""
+
+    def place_of(self, home: Path) -> StatePlace:
+        return Elsewhere(home)
 
 
 def arriving(rng: random.Random, batch: int, rows: int = 40) -> Rows:
@@ -66,15 +92,21 @@ def arriving(rng: random.Random, batch: int, rows: int = 40) -> Rows:
     return found
 
 
-@pytest.mark.parametrize("on", [BAND, INTERVALS])
+@pytest.mark.parametrize(
+    ("kind", "on"), [(RangedQuery, BAND), (RangedQuery, INTERVALS), (RemoteQuery, INTERVALS)]
+)
 @pytest.mark.parametrize(
     "seed", [1, *(pytest.param(seed, marks=pytest.mark.stress) for seed in range(2, 9))]
 )
 def test_results_are_exact_whatever_runs_twice_or_late(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, on: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    seed: int,
+    kind: type[RangedQuery],
+    on: str,
 ) -> None:
     rng = random.Random(seed)
-    query = RangedQuery(tmp_path, monkeypatch, rng, on)
+    query = kind(tmp_path, monkeypatch, rng, on)
     for step in range(3 * PERIOD + 2):
         # Few values at first, which many units have no part of.
         query.batch(arriving(rng, step if step > PERIOD else 0))
@@ -122,6 +154,39 @@ def test_a_table_that_is_gone_is_an_error(tmp_path: Path, monkeypatch: pytest.Mo
         table.unlink()
     with pytest.raises(CorruptionError, match="is missing"):
         query.batch(arriving(rng, PERIOD))
+
+
+def test_all_makers_of_a_remote_table_write_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that found no table and what it is made from, and writes when the query is long past."""
+    rng = random.Random(7)
+    query = RemoteQuery(tmp_path, monkeypatch, rng, BAND)
+    for batch in range(PERIOD):
+        query.batch(arriving(rng, batch))
+    assert not query.table().layout.edges  # none is made from rows
+    slow = VersionedTables.of(query.plan, query.run_of(PERIOD))
+    assert slow is not None
+    record = slow._made(PERIOD, None)
+    for batch in range(PERIOD, 2 * PERIOD):
+        query.batch(arriving(rng, batch))
+    table = query.table()
+    assert table.micro_batch == PERIOD
+    for batch in range(2 * PERIOD, 3 * PERIOD):
+        query.batch(arriving(rng, batch))
+    (name,) = (query.home / "state" / "routes").glob(f"table-{PERIOD:010d}-*.json")
+    written = name.read_bytes()
+    assert json.loads(written)["settings"] == json.loads(json.dumps(record))
+    # What it was made from is gone by now; a maker that comes too late finds the table.
+    assert slow.table(PERIOD) == table
+    assert name.read_bytes() == written
+
+
+def test_hot_keys_need_a_local_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    query = SkewedQuery(tmp_path, monkeypatch, random.Random(1))
+    query.place = Elsewhere(tmp_path)
+    with pytest.raises(InvalidArgumentError, match="which tables of hot keys need"):
+        VersionedTables.of(query.plan, query.run_of(0))
 
 
 def test_a_join_without_ranges_is_refused() -> None:

@@ -28,6 +28,7 @@ from lsmstate.spark_integration.tables.versioned_tables import (
     begin,
     newest_table,
 )
+from lsmstate.state_location import StatePlace
 
 BUCKETS = 4
 
@@ -42,7 +43,11 @@ def seen(key: int) -> Seen:
 
 def routes(home: Path, retained: int = 100, starts: Starts = UNTOLD) -> VersionedTables:
     routing = SpreadRouting(("a", "b"), BUCKETS)
-    return VersionedTables(str(home), routing, BUCKETS, retained, starts=starts)
+    return VersionedTables(at(home), routing, BUCKETS, retained, starts=starts)
+
+
+def at(home: Path) -> StatePlace:
+    return StatePlace(str(home))
 
 
 def spread(table: Table) -> dict[str, tuple[int, ...]]:
@@ -52,14 +57,14 @@ def spread(table: Table) -> dict[str, tuple[int, ...]]:
 
 def test_what_was_seen_in_a_period_routes_the_next_one(tmp_path: Path) -> None:
     mine = routes(tmp_path)
-    assert newest_table(str(tmp_path), SpreadRouting()) == RouteTable()
+    assert newest_table(at(tmp_path), SpreadRouting()) == RouteTable()
     for batch in range(PERIOD):
         assert mine.table(batch) == RouteTable()
         mine.publish(seen(1), batch, "attempt")
     table = mine.table(PERIOD)
     assert spread(table).keys() == {"key 1"}
     assert sorted(spread(table)["key 1"]) == [0, 1, 2, 3]
-    assert newest_table(str(tmp_path), SpreadRouting()) == table
+    assert newest_table(at(tmp_path), SpreadRouting()) == table
     assert mine.table(PERIOD - 1) == RouteTable()
 
 
@@ -155,32 +160,35 @@ def test_tables_of_a_future_that_was_given_up_are_removed(tmp_path: Path) -> Non
     assert mine.table(2 * PERIOD) != kept
     mine.publish(seen(2), 3 * PERIOD - 1, "a")
     # The query was set back to micro-batch 2 * PERIOD - 2, and has other rows from there on.
-    starts = begin(str(tmp_path), 2 * PERIOD - 2)
+    starts = begin(at(tmp_path), 2 * PERIOD - 2)
     names = {path.name for path in (tmp_path / "routes").iterdir()}
     assert names == {f"table-{PERIOD:010d}.json", "start-0000000001.json"}
     mine.table(3 * PERIOD)  # by a task of before
     later = routes(tmp_path, starts=starts)
     assert later.table(2 * PERIOD) == kept
     assert later.table(3 * PERIOD) == kept
-    assert newest_table(str(tmp_path), SpreadRouting()) == kept
+    assert newest_table(at(tmp_path), SpreadRouting()) == kept
 
 
 def test_a_start_goes_on_with_the_tables_of_those_before(tmp_path: Path) -> None:
-    first = routes(tmp_path, starts=begin(str(tmp_path), 0))
+    first = routes(tmp_path, starts=begin(at(tmp_path), 0))
     first.publish(seen(1), PERIOD - 1, "a")
     # It may repeat what the first one did by this table, which nobody had asked for yet.
-    second = routes(tmp_path, starts=begin(str(tmp_path), PERIOD))
+    second = routes(tmp_path, starts=begin(at(tmp_path), PERIOD))
     table = second.table(PERIOD)
     assert spread(table).keys() == {"key 1"}
     assert first.table(PERIOD) == table
     second.publish(seen(2), 2 * PERIOD - 1, "a")
     # Other rows come in the last micro-batch before the next table.
-    third = routes(tmp_path, starts=begin(str(tmp_path), 2 * PERIOD - 1))
+    third = routes(tmp_path, starts=begin(at(tmp_path), 2 * PERIOD - 1))
     second.publish(seen(3), 2 * PERIOD - 1, "zombie")
     third.publish(seen(4), 2 * PERIOD - 1, "b")
     assert spread(second.table(2 * PERIOD)).keys() == {"key 1", "key 3"}
     assert spread(third.table(2 * PERIOD)).keys() == {"key 1", "key 4"}
-    assert spread(newest_table(str(tmp_path), SpreadRouting())).keys() == {"key 1", "key 4"}
+    assert spread(newest_table(at(tmp_path), SpreadRouting())).keys() == {
+        "key 1",
+        "key 4",
+    }
 
 
 def test_starts_that_ran_nothing_that_is_needed_are_left_out() -> None:

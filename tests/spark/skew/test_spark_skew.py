@@ -13,7 +13,7 @@ pytest.importorskip("pyspark")
 from pyspark.sql import functions as F
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.spark import explain_join, metrics_of, multiway_join, rescale
+from lsmstate.spark import Skew, explain_join, metrics_of, multiway_join, rescale
 from lsmstate.spark_integration.tables.versioned_tables import PERIOD
 from support.grouped import grouped
 from support.spark_streams import FileStream, assert_same_rows
@@ -52,7 +52,7 @@ class Query:
 
     def joined(self) -> Any:
         streams = {name: stream.read(self.spark) for name, stream in self.streams.items()}
-        options = {"skew": "spread", "buckets": 4, "memory": "16m", **self.options}
+        options = {"hot_keys": "spread", "buckets": 4, "memory": "16m", **self.options}
         return multiway_join(streams, on=["k"], **grouped(**options))
 
     def run(self) -> list[Any]:
@@ -172,7 +172,7 @@ def test_restarts_after_every_batch_and_every_batch_repeated(
 def test_observing_counts_and_changes_nothing(
     spark: Any, tmp_path: Path, few_partitions: None
 ) -> None:
-    query = Query(spark, tmp_path, skew="observe")
+    query = Query(spark, tmp_path, hot_keys="observe")
     query.arrive(1)
     first = query.run()[0]
     query.arrive(1)
@@ -199,14 +199,16 @@ def test_what_cannot_be_spread_is_refused(spark: Any, tmp_path: Path) -> None:
 
     def refuses(message: str, streams: Any = two, on: Any = "a.k = b.k", **options: Any) -> None:
         with pytest.raises(InvalidArgumentError, match=message):
-            multiway_join(streams, on=on, **grouped(**{"skew": "spread", **options}))
+            multiway_join(streams, on=on, **grouped(**{"hot_keys": "spread", **options}))
 
-    refuses("skew='spraed': did you mean 'spread'", skew="spraed")
+    refuses("hot_keys='spraed' is unknown; did you mean 'spread'", hot_keys="spraed")
     three = {**two, "c": a}
     refuses("three or more streams needs backend='lsm'", three, ["k"], backend="memory")
     refuses("memory=5242880 is too small .* at least 6291456 bytes", three, ["k"], memory="5m")
     refuses("this join is of another type or reads a changelog", how="left", emit="changes")
-    refuses("has several keys", {**two, "c": b}, "a.k = b.k AND a.a_row = c.b_row", skew="observe")
+    refuses(
+        "has several keys", {**two, "c": b}, "a.k = b.k AND a.a_row = c.b_row", hot_keys="observe"
+    )
     refuses("needs its state in a local directory", state_dir="s3://bucket/state")
     timed = {
         name: frame.withColumn("at", F.timestamp_seconds("k")).withWatermark("at", "1 minute")
@@ -220,4 +222,5 @@ def test_what_cannot_be_spread_is_refused(spark: Any, tmp_path: Path) -> None:
         refuses(
             f"stream 'a' has {name}.* AS x .*write its result to a table", {"a": changed, "b": b}
         )
-    multiway_join({"a": a.withColumn("x", F.current_timestamp()), "b": b}, on=["k"], skew="spread")
+    timely = {"a": a.withColumn("x", F.current_timestamp()), "b": b}
+    multiway_join(timely, on=["k"], skew=Skew(hot_keys="spread"))

@@ -3,7 +3,7 @@
 import pytest
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.spark import streaming_sql, to_multiway
+from lsmstate.spark import Skew, streaming_sql, to_multiway
 
 
 class Session:
@@ -26,5 +26,7 @@ def test_a_session_and_a_frame_are_needed():
     for given in (None, "SELECT 1", Session()):
         with pytest.raises(InvalidArgumentError, match="give a streaming DataFrame"):
             to_multiway(given)
-    with pytest.raises(InvalidArgumentError, match=r"rows=\[1\] is a list; give numbers by input"):
-        streaming_sql(Session(), "SELECT 1", rows=[1])
+    with pytest.raises(
+        InvalidArgumentError, match=r"rows=\[1\] is a list; give a dictionary of numbers"
+    ):
+        streaming_sql(Session(), "SELECT 1", skew=Skew(rows=[1]))

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from lsmstate.spark import State, streaming_sql
+from lsmstate.spark import Skew, State, streaming_sql
 from support.spark_streams import FileStream
 from support.sql_views import assert_appends, so_far
 
@@ -39,7 +39,9 @@ def test_one_operator_serves_all_groups_of_joins(
             raise RuntimeError("the sink is away")
 
     def start() -> Any:
-        query = streaming_sql(spark, GROUPS, rows={"l": 300, "o": 150}, state=State(buckets=3))
+        query = streaming_sql(
+            spark, GROUPS, skew=Skew(rows={"l": 300, "o": 150}), state=State(buckets=3)
+        )
         staged = query.staged(str(tmp_path))
         joins = ["join of c, o, l", "join of o2, l2, c2", "join of o3, o4"]
         assert [name for name in staged.fragments if name.startswith("join")] == joins

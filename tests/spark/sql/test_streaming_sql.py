@@ -14,7 +14,7 @@ from pyspark.errors import AnalysisException
 from pyspark.logger import PySparkLogger
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.spark import State, streaming_sql, to_multiway
+from lsmstate.spark import Skew, State, streaming_sql, to_multiway
 from support.spark_streams import FileStream
 from support.sql_views import (
     assert_appends,
@@ -58,7 +58,7 @@ def test_aggregate_sort_and_limit_in_complete_mode(
     spark: Any, view_files: dict[str, FileStream], tmp_path: Path
 ):
     """Spark itself runs no join of streams in complete mode. Only what is read is kept."""
-    query = streaming_sql(spark, TOP, rows={"line": 2}, state=State(buckets=4))
+    query = streaming_sql(spark, TOP, skew=Skew(rows={"line": 2}), state=State(buckets=4))
     assert [line.partition(": ")[2] for line in signature_of(query).splitlines()[:3]] == [
         "cust(seg, key_1 = Cast[long](ck@0))",
         "ord(ok, ck, price)",

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.spark import State, Time, streaming_sql, to_multiway
+from lsmstate.spark import Skew, State, Time, streaming_sql, to_multiway
 from lsmstate.spark_integration.catalyst.catalyst import Catalyst, analyzed_plan, items
 from support.spark_streams import FileStream
 from support.sql_views import assert_appends, rows_of, run, signature_of, so_far
@@ -125,7 +125,9 @@ def test_sizes_decide_the_shares(spark: Any, tmp_path: Path):
     sql = "SELECT k FROM big, middle, small WHERE big.j = middle.j AND middle.i = small.i"
 
     def shares(**hints: int) -> str:
-        query = streaming_sql(spark, sql, strict=True, rows=hints, state=State(buckets=8))
+        query = streaming_sql(
+            spark, sql, strict=True, skew=Skew(rows=hints), state=State(buckets=8)
+        )
         return next(line for line in query.explain_multiway().splitlines() if "shares" in line)
 
     assert "big.j 8;" in shares()
