@@ -238,13 +238,6 @@ class TableRouting(Routing, Protocol):
     tables sees to it that all tasks of a micro-batch route by one, whenever they run."""
 
     @property
-    def makes_tables_alike(self) -> bool:
-        """Whether all attempts of a bucket observe the same, and ``next_table`` makes the same of
-        it on every machine. Then a table may be made several times, and lie where no file can be
-        created exclusively."""
-        ...
-
-    @property
     def initial_table(self) -> Table:
         """The table of micro-batches before the first one that is made."""
         ...
@@ -267,6 +260,13 @@ class TableRouting(Routing, Protocol):
     def observed_from_json(self, bucket: int, found: Mapping[str, Any]) -> Observed:
         """The inverse of ``Observed.to_json``, also of an earlier release's."""
         ...
+
+
+def makes_tables_alike(routing: TableRouting) -> bool:
+    """Whether all attempts of a bucket observe the same, and ``next_table`` makes the same of it on
+    every machine, as a routing says by an attribute of this name. Then a table may be made several
+    times, and lie where no file can be created exclusively."""
+    return bool(getattr(routing, "makes_tables_alike", False))
 
 
 class Observer(Protocol):

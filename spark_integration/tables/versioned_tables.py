@@ -34,7 +34,13 @@ from typing import Any, Final, Self
 import pyarrow as pa
 
 from lsmstate.errors import CorruptionError, InvalidArgumentError
-from lsmstate.joins.protocols import Observed, ObservingRouting, Table, TableRouting
+from lsmstate.joins.protocols import (
+    Observed,
+    ObservingRouting,
+    Table,
+    TableRouting,
+    makes_tables_alike,
+)
 from lsmstate.remote.directory import remove_if_there
 from lsmstate.spark_integration.checkpoint.json_records import (
     create_record_in,
@@ -90,7 +96,7 @@ class VersionedTables:
             return None
         routing = plan.routing.settled(run.pinned.buckets, run.pinned.adopted)
         assert isinstance(routing, TableRouting)
-        if run.place.local_directory is None and not routing.makes_tables_alike:
+        if run.place.local_directory is None and not makes_tables_alike(routing):
             raise InvalidArgumentError(
                 f"{run.place.where} is not a local directory, which tables of hot keys need; "
                 "name one with state_dir, or leave hot_keys='spread' out"

@@ -43,11 +43,6 @@ class SpreadRouting:
         return replace(self, buckets=buckets)
 
     @property
-    def makes_tables_alike(self) -> bool:
-        """No: sketches follow the order of rows, and additions name the commit of an attempt."""
-        return False
-
-    @property
     def initial_table(self) -> RouteTable:
         """No key is spread."""
         return RouteTable()

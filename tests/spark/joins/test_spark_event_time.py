@@ -62,6 +62,43 @@ def test_a_distance_is_the_condition_that_says_it(spark: Any, tmp_path: Path) ->
         multiway_join({"a": streams["a"], "b": rates}, "a.k = b.value", time=time)
 
 
+@pytest.mark.stress
+@pytest.mark.parametrize(
+    ("window", "size", "slide"), [("1 hour", 60, 60), (("1 hour", "25 minutes"), 60, 25)]
+)
+def test_rows_of_one_window_are_joined(
+    spark: Any, tmp_path: Path, window: Any, size: int, slide: int
+) -> None:
+    """Inner with another condition beside it, left as final results, and another window refused."""
+    a, b = hourly(tmp_path, "a", 0, 3, 1), hourly(tmp_path, "b", 0, 3, 2)
+    streams = {"a": read(spark, a), "b": read(spark, b)}
+    joined = multiway_join(streams, "a.k = b.k AND a.na <> b.nb", time=Time(window=window))
+    assert "a: until the watermark is 1:00:00 past at" in explain_join(joined)
+    start = f"(epoch(least(a.at, b.at)) // {60 * slide}) * {60 * slide}"
+    inside = f"epoch(greatest(a.at, b.at)) < {start} + {60 * size}"
+    sql = f"SELECT na, nb FROM {a.sql} a {{}} JOIN {b.sql} b ON a.k = b.k AND {inside}"
+    found = run(joined.select("na", "nb"), tmp_path)
+    assert Counter(found) == Counter(by_duckdb(sql.format("") + " AND na <> nb"))
+    assert len(found) > 20
+    other = multiway_join(streams, "a.k = b.k AND a.na <> b.nb", time=Time(within="1 hour"))
+    with pytest.raises(Exception, match="other conditions"):
+        run(other.select("na", "nb"), tmp_path)
+    home = tmp_path / "left"
+    home.mkdir()
+    for name, source in (("a", a), ("b", b)):
+        source.add(table(name, [(1000, 48, 0)]))
+    left = multiway_join(
+        {"a": read(spark, a), "b": read(spark, b)},
+        "a.k = b.k",
+        how="left",
+        emit="final",
+        time=Time(window=window),
+    )
+    last = f" WHERE a.at < TIMESTAMP '{START + timedelta(hours=20):%Y-%m-%d %H:%M:%S}'"
+    shown = left.where(F.col("a_at") < F.lit(START + timedelta(hours=20))).select("na", "nb")
+    assert Counter(run(shown, home)) == Counter(by_duckdb(sql.format("LEFT") + last))
+
+
 def joined_sql(a: FileStream, b: FileStream) -> str:
     return (
         f"SELECT na, nb, greatest(a.at, b.at) AS latest FROM {a.sql} a JOIN {b.sql} b ON a.k = b.k "

@@ -6,11 +6,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyarrow.fs import FileSelector, S3FileSystem
 
 pytest.importorskip("pyspark")
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.spark import Skew, State, explain_join, multiway_join
+from support.s3_server import s3_server, storage_options
 from support.spark_streams import (
     BACKEND,
     FileStream,
@@ -91,6 +93,38 @@ def test_a_band_join_routed_by_ranges_with_a_restart(
     assert_same_rows(sql, committed(tmp_path / "out"), at_least=500)
     tables = tmp_path / "checkpoint" / "lsmstate" / "routes"
     assert (tables / f"table-{0:010d}.json").exists()
+
+
+@pytest.mark.stress
+def test_ranges_with_their_state_on_s3(
+    spark: Any, streams: dict[str, FileStream], tmp_path: Path
+) -> None:
+    """Six micro-batches and a restart: the tables of ranges lie on S3 too."""
+    on = "abs(a.x - b.y) <= 20"
+    with s3_server() as server:
+        options = storage_options(server)
+        files = S3FileSystem(**options, allow_bucket_creation=True)
+        files.create_dir("queries")
+        for start in range(2):
+            rows = {"x": list(range(start, 500, 7)), "k": [1] * len(range(start, 500, 7))}
+            streams["a"].add(*pieces(pa.table(rows), 4))
+            state = State(
+                memory="8m",
+                buckets=5,
+                state_dir="s3://queries/ranges",
+                storage_options=options,
+                cache_dir=str(tmp_path),
+            )
+            joined = multiway_join(
+                read(spark, streams, "ab"), on, skew=Skew(routing="ranges"), state=state
+            )
+            run_to_end(joined, tmp_path / "checkpoint", tmp_path / "out")
+        found = files.get_file_info(FileSelector("queries/ranges/routes"))
+        tables = [info.path for info in found if "/table-" in info.path]
+        assert len(tables) >= 2, found
+    expected = "SELECT * FROM {a} a JOIN {b} b ON abs(a.x - b.y) <= 20"
+    sql = expected.format(**{name: stream.sql for name, stream in streams.items()})
+    assert_same_rows(sql, committed(tmp_path / "out"), at_least=500)
 
 
 def test_three_streams_of_which_one_has_a_range_alone(
