@@ -18,6 +18,7 @@ _TIME_HERE = ("late",)
 _ON_SPARK = "has no effect on an as-of join in plain Python; leave it out"
 
 How = Literal["inner", "left"]
+AsofEmit = Literal["final", "changes"]
 
 
 class AsofJoin(SpecJoin):
@@ -67,6 +68,7 @@ def asof_join(
     *,
     by: Sequence[str] | Mapping[str, Sequence[str]] | str = (),
     how: How = "inner",
+    emit: AsofEmit = "final",
     tolerance: str | timedelta | int | None = None,
     piece_bytes: int = 1 << 20,
     time: Time = TIME,
@@ -84,6 +86,8 @@ def asof_join(
             ``~`` the nearest of both.
         by: Columns that are equal, such as a symbol: one list for both streams, or one for each.
         how: "inner" gives rows with a partner. "left" gives all rows of the first stream.
+        emit: "final": results come once, by the watermark. "changes": they come at once, with a
+            column ``op``, and are taken back when a nearer row comes; not with ``~``.
         tolerance: How far the times may be apart: "5 minutes", a timedelta, or a whole number if
             the times are whole numbers.
         piece_bytes: Most bytes of a piece of the results, unless a row is larger.
@@ -108,7 +112,7 @@ def asof_join(
         ```
     """
     refuse_other_fields(time, _TIME_HERE, "is not an option of asof_join; leave it out")
-    spec = AsofSpec.of(streams, on, by=by, how=how, tolerance=tolerance, late=time.late)
+    spec = AsofSpec.of(streams, on, by=by, how=how, tolerance=tolerance, late=time.late, emit=emit)
     return AsofJoin(
         spec,
         piece_bytes=piece_bytes,

@@ -18,7 +18,11 @@ from lsmstate.joins.local.parts.time_checks import BoundCheck
 from lsmstate.joins.local.rooted.change_join import RootedChangeJoin
 from lsmstate.joins.local.similarity.similarity_join import COUNTERS as SIMILARITY_COUNTERS
 from lsmstate.joins.local.similarity.similarity_join import SimilarityJoin
-from lsmstate.joins.local.theta.theta_join import CANDIDATES, ThetaJoin
+from lsmstate.joins.local.theta.change_join import ThetaChangeJoin
+from lsmstate.joins.local.theta.final_join import ThetaFinalJoin
+from lsmstate.joins.local.theta.finder import CANDIDATES
+from lsmstate.joins.local.theta.theta_join import ThetaJoin
+from lsmstate.joins.local.timed.asof_changes import AsofChangeJoin
 from lsmstate.joins.local.timed.asof_join import AsofLocalJoin
 from lsmstate.joins.local.timed.event_time_join import EventTimeJoin
 from lsmstate.joins.local.timed.final_join import FinalJoin
@@ -28,13 +32,14 @@ from lsmstate.joins.specs.binary_tree import BinaryTree
 from lsmstate.joins.specs.changes import ChangeSpec, GraphChangeSpec
 from lsmstate.joins.specs.changes_multi_key import RootedChangeSpec
 from lsmstate.joins.specs.documents import NaturalSpec
-from lsmstate.joins.specs.event_time import TimedSpec
+from lsmstate.joins.specs.event_time import TimedSpec, TimedThetaSpec
 from lsmstate.joins.specs.final import FinalSpec
 from lsmstate.joins.specs.json_form import classes_in, from_json, to_json
 from lsmstate.joins.specs.multi_key import GraphSpec
 from lsmstate.joins.specs.one_key import JoinSpec
 from lsmstate.joins.specs.similarity import SimilaritySpec
 from lsmstate.joins.specs.theta import ThetaSpec
+from lsmstate.joins.specs.theta_sides import ThetaChangeSpec, ThetaFinalSpec
 from lsmstate.store import MultimapStore
 
 
@@ -77,6 +82,11 @@ def _intervals(spec: TimedSpec) -> BoundCheck:
 
 def _intervals_of_changes(spec: GraphChangeSpec) -> BoundCheck:
     return BoundCheck(spec.graph, spec.bounds_of(""))
+
+
+def _asof(spec: AsofSpec, store: MultimapStore, context: Context) -> LocalJoin:
+    kind = AsofChangeJoin if spec.emits_changes else AsofLocalJoin
+    return kind(spec, store, context)
 
 
 #: By class of the spec.
@@ -151,8 +161,11 @@ for _kind in (
     ),
     Kind("changes of joins of any type", RootedChangeSpec, RootedChangeJoin.of, is_rescaled=True),
     Kind("theta", ThetaSpec, ThetaJoin, counters=(CANDIDATES,)),
+    Kind("theta in time", TimedThetaSpec, _inside, counters=(CANDIDATES,)),
+    Kind("theta changes", ThetaChangeSpec, ThetaChangeJoin, counters=(CANDIDATES,)),
+    Kind("theta final", ThetaFinalSpec, ThetaFinalJoin, (CANDIDATES,), judges_time=True),
     Kind("final", FinalSpec, FinalJoin.of, is_rescaled=True, judges_time=True),
-    Kind("as of", AsofSpec, AsofLocalJoin, judges_time=True),
+    Kind("as of", AsofSpec, _asof, judges_time=True),
     Kind("similarity", SimilaritySpec, SimilarityJoin, SIMILARITY_COUNTERS),
     Kind(
         "natural join of documents",

@@ -31,12 +31,13 @@ from lsmstate.joins.spec_join import ELSEWHERE, SpecJoin
 from lsmstate.joins.specs.binary_tree import BinaryTree, Order
 from lsmstate.joins.specs.changes import FINAL
 from lsmstate.joins.specs.choose import ChangingSpec, create_join
-from lsmstate.joins.specs.event_time import TimeOptions, create_timed
+from lsmstate.joins.specs.event_time import TimedThetaSpec, TimeOptions, create_timed
 from lsmstate.joins.specs.final import FinalSpec
 from lsmstate.joins.specs.multi_key import GraphSpec
 from lsmstate.joins.specs.one_key import Condition, JoinSpec, check_streams
 from lsmstate.joins.specs.theta import ThetaSpec
 from lsmstate.joins.specs.theta_choice import theta_spec
+from lsmstate.joins.specs.theta_sides import ThetaChangeSpec, ThetaFinalSpec
 from lsmstate.joins.specs.typed_condition import How, in_text, typed_condition
 from lsmstate.joins.specs.within import with_time
 from lsmstate.option_names import names_checked
@@ -159,14 +160,15 @@ class MultiwayJoin(SpecJoin):
             refuse_most_results(most_results)
             self._asked = AskedCondition.of(streams, on, how, changes)
         else:
-            on = theta.on
             self._asked = AskedCondition.unfiltered(streams, on)
         streams, on = self._asked.streams, self._asked.on
         spec: Spec = theta or _spec_of(streams, on, how, emit, changes, told)
+        if isinstance(theta, ThetaChangeSpec) and theta.event_time is None:
+            _check_keeps_all(told)
         self._views = Views(streams)
         plain = spec
         if self._views.any and theta is not None:
-            plain = ThetaSpec.create(self._views.streams, theta.on)
+            plain = theta_spec(self._views.streams, on, how, emit, changes, told) or theta
         elif self._views.any:
             plain = _spec_of(self._views.streams, on, how, emit, changes, told)
         _check_algorithm(plain, algorithm, order, sample)
@@ -306,14 +308,16 @@ def _check_algorithm(
         raise InvalidArgumentError(
             f"sample applies to order='best', and this is order={order!r}; leave sample out"
         )
-    if algorithm == "tree" and isinstance(spec, ChangingSpec | FinalSpec):
+    changing = ChangingSpec | FinalSpec | ThetaChangeSpec | ThetaFinalSpec
+    if algorithm == "tree" and isinstance(spec, changing):
         raise InvalidArgumentError(
             "algorithm='tree' applies to append-only inner joins; leave algorithm out for other "
             "join types and changelogs"
         )
-    if algorithm == "tree" and isinstance(spec, ThetaSpec):
+    if algorithm == "tree" and isinstance(spec, ThetaSpec | TimedThetaSpec):
+        theta = spec.joined if isinstance(spec, TimedThetaSpec) else spec
         raise InvalidArgumentError(
-            f"algorithm='tree' joins by equalities alone, and the condition is {spec.on!r}; leave "
+            f"algorithm='tree' joins by equalities alone, and the condition is {theta.on!r}; leave "
             "algorithm out, or filter the results for what is no equality"
         )
     if algorithm == "tree" and spec.event_time is not None:

@@ -169,12 +169,12 @@ class Skew:
             of three or more, the rows of the largest stream of that key are spread and those of the
             others copied. For inner joins over the full history by one common key. Fixed by the
             first start.
-        routing: Where rows of an inner join go: "hash" by one key that all streams have; "shares"
-            along a grid of buckets, in which a stream without an equality has a dimension of its
-            own; "biclique", of two streams, to one bucket of their side, and to all of the other to
-            look for partners; "ranges", of two streams with a range condition, to the bucket of
-            their range, and to those where a partner may be. Default: by the condition. Fixed by
-            the first start.
+        routing: Where rows of a join by conditions go: "hash" by one key that all streams have;
+            "shares" along a grid of buckets, in which a stream without an equality has a dimension
+            of its own; "biclique", of an inner join of two streams, to one bucket of their side,
+            and to all of the other to look for partners; "ranges", of an inner join of two streams
+            with a range condition, to the bucket of their range, and to those where a partner may
+            be. Default: by the condition. Fixed by the first start.
         rows: Rows of each stream in proportion, for joins by several keys or without any. With them
             few rows are copied. The first start chooses the shares and keeps them.
         shares: Buckets per key, for joins by several keys, as in ``{"c.id": 2, "o.id": 4}``.

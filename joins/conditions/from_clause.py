@@ -6,7 +6,7 @@ sides; time intervals; other conditions.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.conditions.columns import Column
@@ -70,6 +70,38 @@ def parse_joins(
     return tree
 
 
+class TwoSided(NamedTuple):
+    """A join of two streams by a condition, whatever that says."""
+
+    kind: Kind
+    left: str
+    right: str
+    condition: str
+
+
+def two_sided(text: str, columns: Mapping[str, Sequence[str]]) -> TwoSided | None:
+    """A FROM clause of two streams, each of ``columns`` once.
+
+    None if it is another clause, or has USING. InvalidArgumentError for a syntax error, an unknown
+    name, or what is not supported.
+    """
+    clause = parse_tokens("From", _from_tokens(text), text, "joins").this
+    joins = clause.args.get("joins") or ()
+    if len(joins) != 1:
+        return None
+    (join,) = joins
+    words = tuple(str(join.args[name]) for name in ("side", "kind") if join.args.get(name))
+    more = [name for name, value in join.args.items() if value and name not in _JOIN_PARTS]
+    kind = "inner" if words in _INNER else _KINDS.get(words)
+    if kind is None or more or join.args.get("using") or not _are_tables(clause, join.this):
+        return None
+    left, right = (resolved("stream", each.name, columns) for each in (clause, join.this))
+    if sorted((left, right)) != sorted(columns):
+        return None
+    on = join.args.get("on")
+    return TwoSided(kind, left, right, _written([] if on is None else [on], columns, text))
+
+
 def inner_condition(text: str, columns: Mapping[str, Sequence[str]]) -> str | None:
     """The condition that says the same as a FROM clause of inner and cross joins.
 
@@ -78,7 +110,7 @@ def inner_condition(text: str, columns: Mapping[str, Sequence[str]]) -> str | No
     """
     tokens = _from_tokens(text)
     clause = parse_tokens("From", tokens, text, "joins").this
-    sources, conjuncts = [clause], list[Expression]()
+    sources, conditions = [clause], []
     for join in clause.args.get("joins") or ():
         words = tuple(str(join.args[name]) for name in ("side", "kind") if join.args.get(name))
         more = [name for name, value in join.args.items() if value and name not in _JOIN_PARTS]
@@ -86,14 +118,25 @@ def inner_condition(text: str, columns: Mapping[str, Sequence[str]]) -> str | No
             return None
         sources.append(join.this)
         if join.args.get("on") is not None:
-            conjuncts += read_conjuncts(join.args["on"], columns, text)
-    parts = {name for each in sources for name, value in each.args.items() if value}
-    is_plain = all(type(each).__name__ == "Table" for each in sources)
-    if not is_plain or not parts <= set(_SOURCE_PARTS):
+            conditions.append(join.args["on"])
+    if not _are_tables(*sources):
         return None
     named = [resolved("stream", each.name, columns) for each in sources]
     if sorted(named) != sorted(columns):
         return None
+    return _written(conditions, columns, text)
+
+
+def _are_tables(*sources: Any) -> bool:
+    """Whether all sources are names of streams, and nothing more."""
+    parts = {name for each in sources for name, value in each.args.items() if value}
+    is_plain = all(type(each).__name__ == "Table" for each in sources)
+    return is_plain and parts <= set(_SOURCE_PARTS)
+
+
+def _written(conditions: Sequence[Any], columns: Mapping[str, Sequence[str]], text: str) -> str:
+    """What all conditions say together."""
+    conjuncts = [each for on in conditions for each in read_conjuncts(on, columns, text)]
     return " AND ".join(f"({text_of(each)})" for each in conjuncts) or "TRUE"
 
 

@@ -67,7 +67,7 @@ class Join:
         right = f"({self.right})" if isinstance(self.right, Join) else quoted(self.right)
         left = str(self.left) if isinstance(self.left, Join) else quoted(self.left)
         conditions = [*map(str, self.on), *map(bound_text, self.bounds), *map(str, self.conditions)]
-        return f"{left} {SQL_NAMES[self.kind]} {right} ON {' AND '.join(conditions)}"
+        return f"{left} {SQL_NAMES[self.kind]} {right} ON {' AND '.join(conditions) or 'TRUE'}"
 
 
 #: A stream's name, or a join.

@@ -3,7 +3,7 @@
 Two keys are equal if they are equal after both were cast to the common type of all streams.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
 
 import pyarrow as pa
@@ -197,3 +197,14 @@ def _to_timestamp(column: pa.Array, target: pa.DataType) -> pa.Array:
 
 def _ticks(times: pa.Array) -> pa.Array:
     return times.view(pa.int64())
+
+
+def holds_floats(kind: pa.DataType) -> bool:
+    """Whether values may be equal and have other bits: floats, also in structs and arrays. Spark
+    knows no equality of maps, so in them bits count."""
+    return _holds(kind, pa.types.is_floating) and not _holds(kind, pa.types.is_map)
+
+
+def _holds(kind: pa.DataType, is_kind: Callable[[pa.DataType], bool]) -> bool:
+    parts = (kind.field(n).type for n in range(kind.num_fields))
+    return is_kind(kind) or any(_holds(part, is_kind) for part in parts)

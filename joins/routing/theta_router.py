@@ -18,11 +18,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lsmstate.cython_ext.keys.key_codec import KeyCodec
-from lsmstate.cython_ext.rows.row_codec import RowCodec
 from lsmstate.joins.conditions.columns import Column
 from lsmstate.joins.conditions.key_parts import KeyPart
-from lsmstate.joins.protocols import Routed
-from lsmstate.joins.routing.content import content_hashes
+from lsmstate.joins.protocols import Role, Routed
+from lsmstate.joins.routing.content import EqualRows
 from lsmstate.joins.routing.hash_router import NO_MARKS
 from lsmstate.joins.routing.shares import JoinGraph, Shares
 from lsmstate.joins.routing.shares_router import SHARES
@@ -38,6 +37,13 @@ class ThetaRouting:
     parts: Mapping[str, Mapping[str, KeyPart]] = field(default_factory=dict)
     """By class, and by stream that holds it, the value that is equal; other classes are filled by
     the content of rows."""
+    routes_null_keys: frozenset[str] = frozenset()
+    """Streams whose rows go to one place along a dimension also where their value is null: they may
+    be results without a partner."""
+    operations: Mapping[str, str] = field(default_factory=dict)
+    """The operation column of each stream that is a changelog; it is no content of a row."""
+    marks_copies: bool = False
+    """Whether the first bucket of a row stores it as its own, and the others as a copy."""
 
     @property
     def adopted(self) -> Mapping[str, Any]:
@@ -66,27 +72,39 @@ class ThetaRouter:
     def __init__(self, routing: ThetaRouting, stream: str, rows: pa.Schema) -> None:
         graph, shares = routing.graph, routing.shares
         held = [n for n in graph.classes if graph.holds(stream, n) and shares.shares[n] > 1]
-        self._shares, self._stream = shares, stream
+        self._routing, self._shares, self._stream = routing, shares, stream
         self._parts = {name: routing.parts[name][stream] for name in held if name in routing.parts}
         self._codecs = {
             name: KeyCodec(pa.schema([("k", part.type)])) for name, part in self._parts.items()
         }
         self._dealt = [name for name in held if name not in routing.parts]
-        self._codec = RowCodec(rows)
+        self._columns = [n for n in rows.names if n != routing.operations.get(stream)]
+        self._content = EqualRows(pa.schema([rows.field(name) for name in self._columns]))
 
     def route(self, rows: pa.RecordBatch, keys: pa.RecordBatch) -> Routed:
-        """Route rows. A row with a null that equals nothing goes nowhere."""
+        """Route rows. A row with a null that equals nothing goes nowhere, unless it may be a result
+        all the same."""
         valid = np.ones(rows.num_rows, np.bool_)
         hashes: dict[str, npt.NDArray[np.uint64]] = {}
+        keeps_nulls = self._stream in self._routing.routes_null_keys
         for name, part in self._parts.items():
             values = part.values(partial(_own_column, rows), rows.num_rows)
             encoded = self._codecs[name].encode(pa.record_batch([values], ["k"]))
             hashes[name] = encoded.hashes
-            valid &= encoded.valid
+            if keeps_nulls and not encoded.valid.all():
+                hashes[name] = np.where(encoded.valid, encoded.hashes, self._contents(rows))
+            elif not keeps_nulls:
+                valid &= encoded.valid
         if self._dealt:
-            dealt = content_hashes(rows, self._codec)
-            hashes.update(dict.fromkeys(self._dealt, dealt))
-        return Routed(*self._shares.route(self._stream, hashes, valid))
+            hashes.update(dict.fromkeys(self._dealt, self._contents(rows)))
+        positions, buckets = self._shares.route(self._stream, hashes, valid)
+        if not self._routing.marks_copies:
+            return Routed(positions, buckets)
+        is_own = np.diff(positions, prepend=-1) > 0
+        return Routed(positions, buckets, np.where(is_own, Role.STORE, Role.COPY).astype(np.int8))
+
+    def _contents(self, rows: pa.RecordBatch) -> npt.NDArray[np.uint64]:
+        return self._content.hashes(rows.select(self._columns))
 
 
 def _own_column(rows: pa.RecordBatch, column: Column) -> pa.Array:

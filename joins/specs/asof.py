@@ -27,6 +27,7 @@ from lsmstate.joins.conditions.key_types import cast_key, common_key_type
 from lsmstate.joins.conditions.names import resolved, unknown
 from lsmstate.joins.conditions.parser import parse_condition
 from lsmstate.joins.conditions.predicate import Compare, Equal
+from lsmstate.joins.specs.changes import check_operation, with_operation
 from lsmstate.joins.specs.event_time import WATERMARK, EventTime, duration_us
 from lsmstate.joins.specs.final import waiting_stream
 from lsmstate.joins.specs.one_key import check_streams, joined_schema
@@ -35,6 +36,7 @@ from lsmstate.store_base.checks import nearest
 
 HOW: Final = ("inner", "left")
 LATE: Final = ("drop", "side")
+EMITS: Final = ("final", "changes")
 #: Of a stored row of the second stream: its place among those of its key.
 PLACE: Final = "@place"
 #: The event time of a waiting row.
@@ -63,6 +65,8 @@ class AsofSpec:
     tolerance: int | None = None
     """How far the times of a result may be apart: in microseconds, or as the numbers are."""
     late: str = "drop"
+    emit: str = "final"
+    """"changes": results come at once, and are taken back where a nearer row comes."""
     compared_as: pa.Schema | None = None
     """The types in which keys are compared, if the caller casts them."""
 
@@ -76,6 +80,7 @@ class AsofSpec:
         how: str = "inner",
         tolerance: str | timedelta | int | None = None,
         late: str = "drop",
+        emit: str = "final",
     ) -> "AsofSpec":
         """Check what is joined. InvalidArgumentError names what does not fit."""
         check_streams(streams)
@@ -91,7 +96,8 @@ class AsofSpec:
                         f"column {name}.{column}: names that begin with @ are the join's own; "
                         "rename it"
                     )
-        for option, value, known in (("how", how, HOW), ("late", late, LATE)):
+        asked = (("how", how, HOW), ("late", late, LATE), ("emit", emit, EMITS))
+        for option, value, known in asked:
             if value not in known:
                 raise InvalidArgumentError(
                     f"{option}={value!r} is not for as-of joins{nearest(str(value), known)}; "
@@ -101,18 +107,25 @@ class AsofSpec:
         keys = keys_by(streams, by)
         kinds = [streams[name].field(column).type for name, column in times.items()]
         most = None if tolerance is None else _tolerance(tolerance, kinds[0])
-        spec = cls(dict(streams), times, sign, keys, how, most, late)
+        spec = cls(dict(streams), times, sign, keys, how, most, late, emit)
+        if spec.looks_both_ways and spec.emits_changes:
+            raise InvalidArgumentError(
+                f"on={on!r} with emit='changes': results that are taken back look in one "
+                "direction; compare by >=, >, <= or <, or leave emit out"
+            )
         if spec.looks_both_ways and most is None:
             raise InvalidArgumentError(
                 f"on={on!r} without tolerance=: a row would wait for ever for a nearer one that is "
                 'later; bound the wait, as in tolerance="5 minutes"'
             )
-        if spec.looks_ahead and most is None and how == "left":
+        if spec.looks_ahead and most is None and how == "left" and not spec.emits_changes:
             raise InvalidArgumentError(
                 f"on={on!r} with how='left': a row that no later one follows would wait for ever; "
                 "bound the wait by tolerance=, or choose how='inner'"
             )
-        assert len(spec.output_schema) == sum(len(schema) for schema in streams.values())
+        assert len(spec.rows_schema) == sum(len(schema) for schema in streams.values())
+        if spec.emits_changes:
+            check_operation(spec.output_schema)
         assert len(spec.key_schema) == len(next(iter(keys.values())))
         return spec
 
@@ -135,6 +148,11 @@ class AsofSpec:
     def looks_both_ways(self) -> bool:
         """Whether the row that is wanted lies before or after; of two as near, the one before."""
         return self.sign == NEAREST
+
+    @property
+    def emits_changes(self) -> bool:
+        """Whether results have an operation column."""
+        return self.emit == "changes"
 
     @property
     def is_strict(self) -> bool:
@@ -212,7 +230,17 @@ class AsofSpec:
 
     @cached_property
     def stream_schemas(self) -> tuple[StreamSchema, ...]:
-        """The streams of the store: rows that are looked up, rows that wait, the watermark."""
+        """The streams of the store: rows that are looked up, rows that wait, the watermark. Of a
+        join with changes, rows of both streams by key and place."""
+        if self.emits_changes:
+            key = pa.schema([*self.key_schema, (PLACE, pa.int64())])
+            waits = (self.tolerance if self.looks_ahead else 0) if not self.is_open else None
+            left = self._expiry_of(self.left, waits)
+            return (
+                StreamSchema(self.right, key, self.streams[self.right], self._expiry()),
+                StreamSchema(self.left, key, self.streams[self.left], left),
+                WATERMARK,
+            )
         ticks = pa.field(TICKS, pa.int64())
         waiting_key = pa.schema([ticks, *self.key_schema] if self.is_open else [ticks])
         return (
@@ -230,14 +258,19 @@ class AsofSpec:
         """When rows of the second stream are forgotten. Looking back without a tolerance, a row is
         needed until the next one of its key."""
         kept = 0 if self.is_open else self.tolerance
+        if kept is not None and self.looks_both_ways:
+            kept *= 2  # by a row that has waited as long as the tolerance
+        return self._expiry_of(self.right, kept)
+
+    def _expiry_of(self, stream: str, kept: int | None) -> Expiry | None:
+        """When rows of a stream are forgotten: so long after their time, in the unit of the
+        tolerance."""
         if kept is None:
             return None
-        if self.looks_both_ways:
-            kept *= 2  # by a row that has waited as long as the tolerance
-        column = self.times[self.right]
+        column = self.times[stream]
         if not self.has_stamps:
             return Expiry(column, min(kept, (1 << 63) - 1))
-        kind = self.streams[self.right].field(column).type
+        kind = self.streams[stream].field(column).type
         tick = max(1, 1_000_000 // int(1000 ** UNITS.index(kind.unit)))
         most = timedelta.max // timedelta(microseconds=tick)
         return Expiry(column, min(-(-kept // tick), most) * timedelta(microseconds=tick))
@@ -245,10 +278,17 @@ class AsofSpec:
     @property
     def owners(self) -> Mapping[str, str]:
         """By stream of the store, whose rows it holds."""
+        if self.emits_changes:
+            return {self.right: self.right, self.left: self.left}
         return {self.right: self.right, waiting_stream(self.left): self.left}
 
     @cached_property
     def output_schema(self) -> pa.Schema:
+        """The columns of a result, after the operation if there is one."""
+        return with_operation(self.rows_schema) if self.emits_changes else self.rows_schema
+
+    @cached_property
+    def rows_schema(self) -> pa.Schema:
         """All columns of both streams; those of the second may be null with ``how="left"``."""
         joined = joined_schema(self.streams)
         own = len(self.streams[self.left])
@@ -278,6 +318,7 @@ class AsofSpec:
             "keys": sorted(keys),
             "how": self.how,
             "tolerance": self.tolerance,
+            "emit": self.emit,
         }
 
     def check_stream(self, stream: str) -> None:

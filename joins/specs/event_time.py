@@ -31,6 +31,7 @@ from lsmstate.joins.conditions.parser import parse_condition
 from lsmstate.joins.specs.described import described
 from lsmstate.joins.specs.multi_key import GraphSpec, create_spec
 from lsmstate.joins.specs.one_key import Condition, JoinSpec, check_streams
+from lsmstate.joins.specs.theta import ThetaSpec
 from lsmstate.store import StreamSchema
 
 LATE: Final = ("drop", "join", "side")
@@ -41,6 +42,8 @@ WATERMARK: Final = StreamSchema(
     pa.schema([("watermark_us", pa.int64())]),
 )
 
+#: What is joined, without event times.
+Joined = JoinSpec | GraphSpec | ThetaSpec
 #: How long rows of each stream are kept: ``"7 days"`` or a timedelta.
 Retention = Mapping[str, str | timedelta]
 
@@ -64,7 +67,7 @@ class EventTime:
     @classmethod
     def create(
         cls,
-        spec: JoinSpec | GraphSpec,
+        spec: Joined,
         columns: Mapping[str, str],
         bounds: Iterable[Bound],
         retention: Retention,
@@ -116,16 +119,17 @@ class EventTime:
     def expiring(
         self, schemas: Iterable[StreamSchema], owners: Mapping[str, str]
     ) -> tuple[StreamSchema, ...]:
-        """Streams of the store with the expiry of their owners' rows, and the watermark's."""
+        """Streams of the store with the expiry of their owners' rows, and the watermark's. What
+        has no owner stays."""
         streams = [
-            replace(schema, expiry=self._expiry(owners[schema.name], schema.rows))
+            replace(schema, expiry=self._expiry(owners.get(schema.name), schema.rows))
             for schema in schemas
         ]
         return (*streams, WATERMARK)
 
-    def _expiry(self, name: str, rows: pa.Schema) -> Expiry | None:
-        kept = self.kept_us[name]
-        if kept is None:
+    def _expiry(self, name: str | None, rows: pa.Schema) -> Expiry | None:
+        kept = None if name is None else self.kept_us[name]
+        if name is None or kept is None:
             return None
         column = self.columns[name]
         tick = max(1, 1_000_000 // _per_second(rows.field(column).type))
@@ -137,7 +141,7 @@ class EventTime:
 class TimedSpec:
     """An inner join that knows of event time."""
 
-    joined: JoinSpec | GraphSpec
+    joined: Joined
     event_time: EventTime
 
     @property
@@ -170,11 +174,19 @@ class TimedSpec:
 
     def described(self) -> dict[str, Any]:
         """What is compared with a kept state."""
-        return described(self.joined.equal_columns(), bounds=self.event_time.bounds)
+        bounds = described((), bounds=self.event_time.bounds)["intervals"]
+        return {**self.joined.described(), "intervals": bounds}
 
     def check_stream(self, stream: str) -> None:
         """InvalidArgumentError, with the nearest name, if there is no such stream."""
         self.joined.check_stream(stream)
+
+
+@dataclass(frozen=True)
+class TimedThetaSpec(TimedSpec):
+    """An inner join by any condition that knows of event time."""
+
+    joined: ThetaSpec
 
 
 def create_timed(
@@ -215,7 +227,9 @@ class TimeOptions(NamedTuple):
 NO_TIME: Final = TimeOptions({}, {}, "drop")
 
 
-def lasting(spec: GraphSpec, bounds: Iterable[Bound], told: TimeOptions, emit: str) -> EventTime:
+def lasting(
+    spec: GraphSpec | ThetaSpec, bounds: Iterable[Bound], told: TimeOptions, emit: str
+) -> EventTime:
     """What a join knows of time whose results come once, or are taken back: then nothing but its
     intervals may say what matches. InvalidArgumentError names what does not fit."""
     if told.retention:
@@ -278,10 +292,15 @@ def _resolved_columns(
     return {name: found[name] for name in streams if name in found}
 
 
-def _equal_times(spec: JoinSpec | GraphSpec) -> list[Bound]:
+def _equal_times(spec: Joined) -> list[Bound]:
     """Keys that are time stamps are bounds too: the columns of one class are equal."""
     classes: Iterable[Mapping[str, str]]
-    if isinstance(spec, GraphSpec):
+    if isinstance(spec, ThetaSpec):
+        classes = [
+            {n: p.expression.name for n, p in parts.items() if isinstance(p.expression, Column)}
+            for parts in spec.equal_parts()
+        ]
+    elif isinstance(spec, GraphSpec):
         classes = [key_class.columns for key_class in spec.classes]
     else:
         count = len(spec.key_schema)

@@ -1,5 +1,5 @@
 """Whether a join is one by any condition, because equalities do not connect its streams or because
-a range beside them finds fewer rows."""
+a range beside them finds fewer rows; and the spec of such a join."""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,13 +7,29 @@ import pyarrow as pa
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.conditions.classify import equated, with_computed
-from lsmstate.joins.conditions.from_clause import inner_condition, is_from_clause
+from lsmstate.joins.conditions.from_clause import (
+    TwoSided,
+    inner_condition,
+    is_from_clause,
+    two_sided,
+)
 from lsmstate.joins.conditions.parser import parse_conjuncts
-from lsmstate.joins.specs.changes import FINAL
-from lsmstate.joins.specs.event_time import NO_TIME, TimeOptions
+from lsmstate.joins.conditions.predicate import text_of
+from lsmstate.joins.specs.changes import FINAL, operation_columns
+from lsmstate.joins.specs.event_time import (
+    NO_TIME,
+    EventTime,
+    TimedThetaSpec,
+    TimeOptions,
+    time_bounds,
+)
 from lsmstate.joins.specs.one_key import Condition, check_streams
 from lsmstate.joins.specs.theta import ThetaSpec
-from lsmstate.joins.specs.typed_condition import How
+from lsmstate.joins.specs.theta_sides import ThetaChangeSpec, ThetaFinalSpec, ThetaSides
+from lsmstate.joins.specs.typed_condition import How, kinds_of
+
+#: Specs of joins by any condition.
+AnySpec = ThetaSpec | TimedThetaSpec | ThetaChangeSpec | ThetaFinalSpec
 
 
 def theta_spec(
@@ -23,44 +39,93 @@ def theta_spec(
     emit: str = "append",
     changes: Mapping[str, str] | None = None,
     told: TimeOptions = NO_TIME,
-) -> ThetaSpec | None:
-    """The spec of an inner join by any condition; None where the streams share keys, and no range
-    beside the keys is bounded from both sides. InvalidArgumentError for what such a join has not,
-    and names what does not fit."""
+) -> AnySpec | None:
+    """The spec of a join by any condition; None where the streams share keys, and no range beside
+    the keys is bounded from both sides. InvalidArgumentError for what such a join has not, and
+    names what does not fit."""
     check_streams(streams)
     columns = {name: schema.names for name, schema in streams.items()}
-    if not isinstance(on, str) or is_outer(how):
+    asked = asked_join(columns, on, how)
+    if asked is None:
         return None
+    if not equalities_connect(asked.condition, columns, streams):
+        return made_spec(streams, asked, emit, changes, told)
+    if len(streams) > 2 or told.columns or told.retention:
+        return None
+    try:
+        found = made_spec(streams, asked, emit, changes, told)
+    except InvalidArgumentError:
+        return None  # the join by keys has more types of them, and tells what does not fit
+    return found if finds_fewer(found) else None
+
+
+def asked_join(
+    columns: Mapping[str, Sequence[str]], on: Condition, how: How = "inner"
+) -> TwoSided | None:
+    """The condition and the type of a join that may be by any condition: inner of any number of
+    streams, or of two streams. None for others."""
+    if not isinstance(on, str):
+        return None
+    names = list(columns)
     if is_from_clause(on):
-        found = inner_condition(on, columns)
-        if found is None or equalities_connect(found, columns, streams):
+        if is_outer(how):
             return None
-        on = found
-    is_plain = emit in ("append", FINAL) and not changes
-    is_timed = bool(told.columns or told.retention)
-    if equalities_connect(on, columns, streams):
-        if not is_plain or is_timed or len(streams) > 2:
-            return None
-        try:
-            spec = ThetaSpec.create(streams, on)
-        except InvalidArgumentError:
-            return None  # the join by keys has more types of them, and tells what does not fit
-        return spec if _has_narrow_range(spec) else None
-    if not is_plain:
-        given = f"changes={dict(changes)!r}" if changes else f"emit={emit!r}"
+        inner = inner_condition(on, columns)
+        return two_sided(on, columns) if inner is None else TwoSided("inner", *names[:2], inner)
+    if not is_outer(how):
+        return TwoSided("inner", *names[:2], on)
+    if len(columns) > 2:
+        return None
+    return TwoSided(kinds_of(columns, how)[names[1]], names[0], names[1], on)
+
+
+def made_spec(
+    streams: Mapping[str, pa.Schema],
+    asked: TwoSided,
+    emit: str,
+    changes: Mapping[str, str] | None,
+    told: TimeOptions,
+) -> AnySpec:
+    """The spec of a join by any condition. InvalidArgumentError names what does not fit."""
+    operations = operation_columns(streams, changes or {})
+    stored = {
+        name: pa.schema([field for field in schema if field.name != operations.get(name)])
+        for name, schema in streams.items()
+    }
+    is_final = emit == FINAL and not operations
+    if asked.kind == "inner" and not operations and (emit == "append" or is_final):
+        return _inner(ThetaSpec.create(stored, asked.condition), told)
+    if len(streams) > 2:
+        given = f"changes={dict(operations)!r}" if operations else f"emit={emit!r}"
         raise InvalidArgumentError(
-            f"{given}: no equality connects all of the streams {', '.join(columns)} in {on!r}, and "
-            "results of such a join are never retracted; leave it out, or connect the streams by "
-            "equalities"
+            f"{given}: no equality connects all of the streams {', '.join(streams)} in "
+            f"{asked.condition!r}, and results of such a join of more than two streams are never "
+            "retracted; leave it out, connect the streams by equalities, or join two of them"
         )
-    if is_timed:
-        name = "event_time" if told.columns else "retention"
-        raise InvalidArgumentError(
-            f"{name}: no equality connects all of the streams {', '.join(columns)} in {on!r}, and "
-            f"such a join keeps all its rows; leave {name} out, or connect the streams by "
-            "equalities"
-        )
-    return ThetaSpec.create(streams, on)
+    theta = ThetaSpec.create(stored, asked.condition)
+    sides = ThetaSides.of(theta, asked.kind, asked.left, asked.right)
+    if is_final:
+        return ThetaFinalSpec.of(sides, told)
+    return ThetaChangeSpec.of(sides, emit, operations, told)
+
+
+def _inner(spec: ThetaSpec, told: TimeOptions) -> ThetaSpec | TimedThetaSpec:
+    """An inner join, which forgets rows where a stream has an event time."""
+    if not told.columns and not told.retention:
+        return spec
+    bounds, _ = time_bounds(spec.streams, map(text_of, spec.conjuncts))
+    timing = EventTime.create(spec, told.columns, bounds, told.retention, told.late)
+    return TimedThetaSpec(spec, timing)
+
+
+def finds_fewer(found: AnySpec) -> bool:
+    """Whether rows of each stream are found by an equality, and by a range inside its key; of joins
+    that are not inner a range other than a time interval."""
+    if isinstance(found, ThetaSpec):
+        return _has_narrow_range(found)
+    if not isinstance(found, ThetaChangeSpec) or found.sides.bounds:
+        return False
+    return _has_narrow_range(found.sides.theta)
 
 
 def is_outer(how: How) -> bool:

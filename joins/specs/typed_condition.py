@@ -69,7 +69,7 @@ def typed_condition(
             )
         tree = parse_joins(on, streams)
     else:
-        kinds = _kinds(streams, how)
+        kinds = kinds_of(streams, how)
         if set(kinds.values()) == {"inner"}:
             return TypedCondition(on, None)
         if isinstance(on, str):
@@ -126,7 +126,7 @@ def check_tree(tree: Tree, spec: JoinSpec) -> None:
                 )
 
 
-def _kinds(streams: Mapping[str, Sequence[str]], how: How) -> dict[str, Kind]:
+def kinds_of(streams: Mapping[str, Sequence[str]], how: How) -> dict[str, Kind]:
     """The type by which each stream but the first is joined to those before it."""
     later = list(streams)[1:]
     if isinstance(how, str):

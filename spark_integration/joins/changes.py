@@ -88,15 +88,21 @@ def check_time(
     """InvalidArgumentError for options of event time that do not fit retractions."""
     if spec.event_time is None:
         check_keeps_all(told.retention, told.late, result_time)
-    elif result_time is not None:
+        return
+    refuse_result_time(result_time)
+    if not isinstance(spec, ChangeSpec):
+        check_hours(spec.event_time.bounds, spec.graph, spark)
+
+
+def refuse_result_time(result_time: str | None) -> None:
+    """InvalidArgumentError for a time of results that may be retracted."""
+    if result_time is not None:
         raise InvalidArgumentError(
             f"result_time={result_time!r} applies to append-only inner joins: here a result may "
             "be retracted after the watermark has passed its time, and the retraction would be "
             "late above the join; leave it out, write the result to a table, and compute from "
             "that table what needs its time"
         )
-    elif not isinstance(spec, ChangeSpec):
-        check_hours(spec.event_time.bounds, spec.graph, spark)
 
 
 def change_settings(spec: ChangingSpec | None) -> dict[str, Any]:

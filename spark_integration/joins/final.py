@@ -27,17 +27,22 @@ def final_spec(
     result_time: str | None,
 ) -> FinalSpec:
     """The spec of the join. InvalidArgumentError if something does not fit."""
+    refuse_time_of_final(result_time)
+    graph = coerced_graph(inputs)
+    spec = FinalSpec.of(graph, tree, watermarked(graph.streams, streams), retention, late)
+    check_evaluated_here(conditions_of(spec.tree), streams)
+    check_hours(spec.event_time.bounds, graph, next(iter(streams.values())).sparkSession)
+    return spec
+
+
+def refuse_time_of_final(result_time: str | None) -> None:
+    """InvalidArgumentError for a time of results that come after the watermark has passed it."""
     if result_time is not None:
         raise InvalidArgumentError(
             f"result_time={result_time!r} applies to inner joins: a result without a partner "
             "comes after the watermark has passed its time, so it would be late above the join; "
             "write the result to a table, and compute from that table what needs its time"
         )
-    graph = coerced_graph(inputs)
-    spec = FinalSpec.of(graph, tree, watermarked(graph.streams, streams), retention, late)
-    check_evaluated_here(conditions_of(spec.tree), streams)
-    check_hours(spec.event_time.bounds, graph, next(iter(streams.values())).sparkSession)
-    return spec
 
 
 def final_settings(spec: FinalSpec) -> dict[str, Any]:

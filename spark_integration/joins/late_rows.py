@@ -18,6 +18,7 @@ import pyarrow as pa
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.protocols import Role, Routing
 from lsmstate.joins.routing.shares_router import SharesRouting
+from lsmstate.joins.routing.theta_router import ThetaRouting
 from lsmstate.joins.specs.event_time import EventTime
 from lsmstate.spark_integration.plan.bucket import Bucket, InputBatch
 from lsmstate.spark_integration.plan.stateful_plan import InputPlan, StatefulPlan
@@ -113,7 +114,7 @@ NO_LATE_ROWS: Final = LateRows({}, None)
 
 def _marking_copies(routing: Routing) -> Routing:
     """The routing, by which only one bucket takes a row for its own."""
-    if isinstance(routing, SharesRouting):
+    if isinstance(routing, SharesRouting | ThetaRouting):
         return replace(routing, marks_copies=True)
     return routing
 

@@ -44,7 +44,7 @@ from lsmstate.spark_integration.joins.final import final_spec
 from lsmstate.spark_integration.joins.inner import coerced_graph, coerced_spec
 from lsmstate.spark_integration.joins.late_rows import check_late
 from lsmstate.spark_integration.joins.request import OPERATOR, InnerJoin, JoinRequest
-from lsmstate.spark_integration.joins.theta import ThetaRequest, any_condition
+from lsmstate.spark_integration.joins.theta import AskedTime, ThetaRequest, any_condition
 from lsmstate.spark_integration.joins.watermarks import (
     check_not_named,
     timing_of,
@@ -109,6 +109,9 @@ def multiway_join(
     stream comes at once. Any other result comes when the watermark says that no row can change it.
     Semi and anti joins give all results then. Every stream needs a watermark, and every join a time
     interval: ``a LEFT JOIN p ON a.id = p.ad AND p.at BETWEEN a.at AND a.at + INTERVAL 2 HOURS``.
+
+    **Any condition.** Joins of two streams, and inner joins of any number, need no equality, with
+    each ``emit``: ``a LEFT JOIN b ON a.x BETWEEN b.low AND b.high``.
 
     **Event time.** The event time of a stream is the column of its watermark (``withWatermark``).
     Time intervals in ``on`` bound how long a row can match, also through the intervals of other
@@ -176,18 +179,13 @@ def multiway_join(
     check_late(late, time.late_batches, state.backend)
     condition = column_text(on) if isinstance(on, Column) else on
     condition = with_time(condition, time, watermark_columns(streams), _columns(streams), _NO_TIME)
-    unfit = {
-        "hot_keys": hot_keys,
-        "within": time.within,
-        "window": time.window,
-        "result_time": result_time,
-        "retention": time.retention,
-    }
-    any_on = any_condition(streams, condition, how, emit, changes, skew.routing, unfit)
-    if any_on is not None:
-        return ThetaRequest(*(streams, any_on, checked, skew, pins or {}, most_results)).joined(
-            OPERATOR
-        )
+    asked = any_condition(streams, condition, how, emit, changes, skew, retention)
+    if asked is not None:
+        asked_time = AskedTime(retention, late, time.late_batches, result_time)
+        return ThetaRequest(
+            *(streams, asked, emit, changes, unmatched, checked, skew),
+            *(pins or {}, most_results, asked_time),
+        ).joined(OPERATOR)
     refuse_most_results(most_results)
     streams, condition, computed = with_computed_keys(streams, condition)
     typed, rest = _condition(streams, condition, how)

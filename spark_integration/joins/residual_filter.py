@@ -16,6 +16,7 @@ from lsmstate.joins.conditions.pair_condition import PairCondition
 from lsmstate.joins.conditions.predicate import (
     Call,
     Constant,
+    Duration,
     Element,
     Expression,
     Field,
@@ -28,6 +29,7 @@ from lsmstate.spark_integration.catalyst.catalyst import analyzed_plan, is_class
 from lsmstate.spark_integration.catalyst.names import quoted
 from lsmstate.spark_integration.columns.collations import collations_in
 from lsmstate.spark_integration.columns.key_types import KeyColumn, quiet_query_log
+from lsmstate.spark_integration.joins.watermarks import has_whole_days
 
 #: Expressions that Spark calls deterministic, since they have one value in a micro-batch.
 _CHANGING: Final = (
@@ -126,7 +128,8 @@ def check_evaluated_here(
 ) -> None:
     """InvalidArgumentError for what is evaluated here in another way than by Spark: columns that
     Arrow holds in another way, such as text under a collation or of fixed length; a mixture of time
-    stamps and local times outside of UTC; arithmetic and casts without ANSI mode."""
+    stamps and local times outside of UTC, days in a time zone where they differ in length;
+    arithmetic and casts without ANSI mode."""
     for condition in conditions:
         kinds = [
             _compared_kind(condition, part, streams) for part in _named_parts(condition.predicate)
@@ -138,6 +141,12 @@ def check_evaluated_here(
                 f"join condition {str(condition)!r} compares a TIMESTAMP with a date, a local time "
                 "or text, which depends on the session's time zone; set "
                 "spark.sql.session.timeZone to UTC, or convert one of them before the join"
+            )
+        if has_zone and _has_days(condition) and not has_whole_days(spark):
+            raise InvalidArgumentError(
+                f"join condition {str(condition)!r} counts days, and a day of the session's time "
+                "zone may have 23 or 25 hours; write hours, or set spark.sql.session.timeZone to "
+                "UTC"
             )
         if may_fail(condition.predicate) and not _is_ansi(spark):
             raise InvalidArgumentError(
@@ -201,6 +210,11 @@ def _mixes_times(condition: PairCondition, kinds: Sequence[T.DataType]) -> bool:
     calls = [p.name for p in all_parts(condition.predicate) if isinstance(p, Call)]
     is_written = any(isinstance(value, date | str) for value in values)
     return is_written or any(name in ("datediff", "date_add") for name in calls)
+
+
+def _has_days(condition: PairCondition) -> bool:
+    values = [p.value for p in all_parts(condition.predicate) if isinstance(p, Constant)]
+    return any(isinstance(value, Duration) and value.has_days for value in values)
 
 
 def _is_utc(spark: SparkSession) -> bool:

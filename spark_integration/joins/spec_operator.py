@@ -11,6 +11,7 @@ from lsmstate.joins.kinds import kind_of, pinned
 from lsmstate.joins.protocols import Routing, Spec
 from lsmstate.joins.specs.one_key import output_names
 from lsmstate.spark_integration.columns.schemas import output_fields
+from lsmstate.spark_integration.joins.late_rows import LateRows
 from lsmstate.spark_integration.joins.run_join import run_join
 from lsmstate.spark_integration.plan.inputs import Inputs
 from lsmstate.spark_integration.plan.options import OperatorOptions
@@ -29,6 +30,7 @@ def spec_operator(
     operator: str,
     explanation: str = "",
     output: T.StructType | None = None,
+    late_batches: int | None = None,
 ) -> DataFrame:
     """Build the operator of a join.
 
@@ -40,6 +42,7 @@ def spec_operator(
         operator: The name of the function that the user called, for messages.
         explanation: For people: how the join works.
         output: Columns of the results. Default: all columns of all streams.
+        late_batches: For how many micro-batches late rows are kept, if the spec keeps them aside.
 
     Returns:
         The streaming DataFrame of the results.
@@ -48,7 +51,9 @@ def spec_operator(
     # As JSON has it, so that what a later start reads back is equal.
     settings = {"join": json.loads(json.dumps(described)), **pinned_inputs(inputs, options)}
     plan = plan_of(spec, inputs, routing, options, settings, operator, explanation)
-    function = run_join(spec, plan.inputs)
+    late = LateRows.of(inputs.plans, spec.event_time, late_batches)
+    plan = late.added_to(plan)
+    function = run_join(spec, plan.inputs, late=late)
     columns = all_columns(inputs) if output is None else output
     return stateful_operator(plan, inputs, function, columns)
 

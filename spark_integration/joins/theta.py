@@ -1,14 +1,17 @@
-"""Inner joins by any condition on Spark: what is evaluated here, and where rows go."""
+"""Joins by any condition on Spark: what is evaluated here, and where rows go."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
+from pyspark.sql import types as T
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.joins.conditions.from_clause import inner_condition, is_from_clause
+from lsmstate.joins.conditions.from_clause import TwoSided
+from lsmstate.joins.conditions.join_tree import SQL_NAMES
 from lsmstate.joins.conditions.pair_condition import PairCondition
 from lsmstate.joins.conditions.parser import parse_conjuncts
 from lsmstate.joins.conditions.predicate import text_of
@@ -18,9 +21,18 @@ from lsmstate.joins.protocols import Routing
 from lsmstate.joins.routing.biclique import BicliqueRouting
 from lsmstate.joins.routing.shares import JoinGraph, choose
 from lsmstate.joins.routing.theta_router import ThetaRouting
+from lsmstate.joins.specs.changes import OPERATION, operation_columns
+from lsmstate.joins.specs.event_time import TimedThetaSpec, TimeOptions, time_bounds
 from lsmstate.joins.specs.one_key import Condition
 from lsmstate.joins.specs.theta import ThetaSpec
-from lsmstate.joins.specs.theta_choice import equalities_connect, is_outer
+from lsmstate.joins.specs.theta_choice import (
+    AnySpec,
+    asked_join,
+    equalities_connect,
+    finds_fewer,
+    made_spec,
+)
+from lsmstate.joins.specs.theta_sides import ThetaChangeSpec, ThetaFinalSpec
 from lsmstate.joins.specs.typed_condition import How
 from lsmstate.spark_integration.checkpoint.pinned_settings import (
     KEPT,
@@ -28,13 +40,46 @@ from lsmstate.spark_integration.checkpoint.pinned_settings import (
     SKEW,
     with_pins,
 )
-from lsmstate.spark_integration.joins.changes import change_settings
+from lsmstate.spark_integration.columns.schemas import arrow_schema
+from lsmstate.spark_integration.joins.changes import (
+    change_settings,
+    joined_fields,
+    pinned_conditions,
+    refuse_result_time,
+)
+from lsmstate.spark_integration.joins.event_time import (
+    TICK,
+    ResultTimes,
+    with_result_time,
+    with_time,
+    with_watermark,
+)
+from lsmstate.spark_integration.joins.final import refuse_time_of_final
+from lsmstate.spark_integration.joins.late_rows import LateRows
 from lsmstate.spark_integration.joins.residual_filter import check_evaluated_here, filtered
 from lsmstate.spark_integration.joins.run_join import run_join
 from lsmstate.spark_integration.joins.spec_operator import all_columns, pinned_inputs, plan_of
+from lsmstate.spark_integration.joins.watermarks import (
+    check_keeps_all,
+    described,
+    explained_time,
+    timing_of,
+    watermark_columns,
+    watermarked,
+)
 from lsmstate.spark_integration.plan.inputs import Inputs
 from lsmstate.spark_integration.plan.options import OperatorOptions
+from lsmstate.spark_integration.plan.stateful_plan import StatefulPlan
 from lsmstate.spark_integration.stateful_operator.build import default_buckets, stateful_operator
+
+
+class AskedTime(NamedTuple):
+    """What a join is told of time."""
+
+    retention: Mapping[str, Any]
+    late: str
+    late_batches: int | None
+    result_time: str | None
 
 
 @dataclass(frozen=True)
@@ -42,89 +87,235 @@ class ThetaRequest:
     """The arguments of a join by any condition."""
 
     streams: Mapping[str, DataFrame]
-    on: str
+    asked: TwoSided
+    emit: str
+    changes: Mapping[str, str] | None
+    unmatched: str
     options: OperatorOptions
     skew: Skew
     pins: Mapping[str, str]
     most_results: float | None
+    time: AskedTime
 
     def joined(self, operator: str) -> DataFrame:
         """Build the operator. ``operator``: the name of the function that the user called."""
         spark = next(iter(self.streams.values())).sparkSession
         inputs = Inputs.of(spark, self.streams, {name: [] for name in self.streams})
         rows = {plan.name: plan.rows for plan in inputs.plans}
-        here, residual = self._split(rows)
-        spec = ThetaSpec.create(rows, " AND ".join(here) or "TRUE")
+        operations = operation_columns(rows, self.changes or {})
+        here, residual = self._split(_stored(rows, operations))
+        spec = self._spec(rows, here, residual)
+        theta, is_changing = theta_of(spec), isinstance(spec, ThetaChangeSpec)
         kind, routing = self._routing(spec, self.options.buckets or default_buckets(spark))
+        pinned = pinned_conditions(residual, self.streams) if is_changing else {}
         settings = {
             # A later start is refused by the first that differs: what the caller wrote comes first.
             "streams": list(self.streams),
-            "condition": spec.on,
+            "condition": theta.on,
             **pinned_inputs(inputs, self.options),
-            **change_settings(None),
-            OTHER_CONDITIONS: list(residual) or None,
-            KEPT: None,
+            **_type_settings(spec),
+            **(pinned or {OTHER_CONDITIONS: list(residual) or None}),
+            KEPT: described(spec.event_time),
             SKEW: None,
             "routing": kind,
             "forced shares": dict(self.skew.shares) if self.skew.shares is not None else None,
         }
-        lines = [*spec.explained(), *(f"condition {c}: left to Spark" for c in residual)]
+        explained = spec if isinstance(spec, ThetaChangeSpec | ThetaFinalSpec) else theta
+        lines = [*explained.explained(), *(f"condition {c}: left to Spark" for c in residual)]
+        if isinstance(spec, ThetaChangeSpec) and spec.emits_changes:
+            lines.append(f"results: column {OPERATION!r} is +I for a new one, -D for a retracted")
+        if spec.event_time is not None:
+            lines.append(explained_time(spec.event_time))
         lines.append(_explained(kind, routing, self.streams))
         plan = plan_of(
             *(spec, inputs, routing, self.options, with_pins(settings, self.pins), operator),
             "\n".join(lines),
         )
+        late = LateRows.of(inputs.plans, spec.event_time, self.time.late_batches)
+        if isinstance(spec, ThetaChangeSpec | ThetaFinalSpec):
+            plan = late.added_to(plan)
+            function = run_join(
+                spec,
+                plan.inputs,
+                unmatched=self.unmatched,
+                late=late,
+                most_results=self.most_results,
+            )
+            joined = stateful_operator(plan, inputs, function, self._typed_output(spec))
+            columns = {name: schema.names for name, schema in spec.streams.items()}
+            return filtered(joined, columns, residual, others=[OPERATION], takes_back=True)
+        columns = {n: f.columns for n, f in self.streams.items()}
+        if isinstance(spec, TimedThetaSpec):
+            return self._in_time(spec, inputs, late.added_to(plan), late, columns, residual)
         plan = replace(plan, parts=tuple(rows.values()))
         function = run_join(spec, plan.inputs, gives_picks=True, most_results=self.most_results)
         joined = stateful_operator(plan, inputs, function, all_columns(inputs))
-        return filtered(joined, {n: f.columns for n, f in self.streams.items()}, residual)
+        return filtered(joined, columns, residual)
+
+    def _in_time(
+        self,
+        spec: TimedThetaSpec,
+        inputs: Inputs,
+        plan: StatefulPlan,
+        late: LateRows,
+        columns: Mapping[str, Sequence[str]],
+        residual: Sequence[str],
+    ) -> DataFrame:
+        """Build the inner join of the rows that event time keeps."""
+        name = self.time.result_time
+        plan = with_time(plan, spec, name)
+        times = None if name is None else partial(ResultTimes, spec)
+        function = run_join(
+            spec, plan.inputs, late=late, result_times=times, most_results=self.most_results
+        )
+        output = with_result_time(all_columns(inputs), self.streams, name)
+        joined = stateful_operator(plan, inputs, function, output)
+        if name is None:
+            return filtered(joined, columns, residual)
+        joined = filtered(joined, columns, residual, others=(name, TICK), unless=TICK)
+        return with_watermark(joined, name)
+
+    def _spec(
+        self, rows: Mapping[str, pa.Schema], here: Sequence[str], residual: Sequence[str]
+    ) -> AnySpec:
+        """What is joined, with the event times of the inputs' watermarks."""
+        time, condition = self.time, " AND ".join(here) or "TRUE"
+        told = TimeOptions(watermarked(rows, self.streams), time.retention, time.late)
+        asked = self.asked._replace(condition=condition)
+        is_inner = asked.kind == "inner" and not self.changes and self.emit != "changes"
+        if is_inner:
+            theta = ThetaSpec.create(rows, condition)
+            conjuncts = [*map(text_of, theta.conjuncts), *residual]
+            timing = timing_of(
+                *(theta, self.streams, conjuncts, time.retention, time.late, time.result_time)
+            )
+            return theta if timing is None else TimedThetaSpec(theta, timing)
+        spec = made_spec(rows, asked, self.emit, self.changes, told)
+        if isinstance(spec, ThetaFinalSpec):
+            refuse_time_of_final(time.result_time)
+        elif spec.event_time is None:
+            check_keeps_all(time.retention, time.late, time.result_time)
+        else:
+            refuse_result_time(time.result_time)
+        return spec
+
+    def _typed_output(self, spec: ThetaChangeSpec | ThetaFinalSpec) -> T.StructType:
+        """The columns of the result as Spark sees them."""
+        operations = spec.operations if isinstance(spec, ThetaChangeSpec) else {}
+        stored = {
+            name: T.StructType(
+                [f for f in self.streams[name].schema if f.name != operations.get(name)]
+            )
+            for name in spec.sides.shown
+        }
+        emits = isinstance(spec, ThetaChangeSpec) and spec.emits_changes
+        fields = [T.StructField(OPERATION, T.StringType(), False)] if emits else []
+        return T.StructType([*fields, *joined_fields(stored, spec.sides.nullable)])
 
     def _split(self, rows: Mapping[str, pa.Schema]) -> tuple[list[str], tuple[str, ...]]:
-        """The conjuncts that are evaluated here just as by Spark, and those that Spark filters."""
+        """The conjuncts that are evaluated here just as by Spark, and those that Spark filters.
+        InvalidArgumentError for one of them in a join that is not inner."""
         here: list[str] = []
         residual: list[str] = []
-        for written in parse_conjuncts(self.on, {name: s.names for name, s in rows.items()}):
+        columns = {name: list(frame.columns) for name, frame in self.streams.items()}
+        for written in parse_conjuncts(self.asked.condition, columns):
             condition = PairCondition(written.predicate)
             try:
                 condition.check(rows)
                 check_evaluated_here([condition], self.streams)
             except InvalidArgumentError:
+                if self.asked.kind != "inner":
+                    raise
                 residual.append(written.text)
             else:
                 here.append(text_of(written.predicate))
         return here, tuple(residual)
 
-    def _routing(self, spec: ThetaSpec, buckets: int) -> tuple[str, Routing]:
+    def _routing(self, spec: AnySpec, buckets: int) -> tuple[str, Routing]:
+        theta = theta_of(spec)
         given = self.skew.rows or {}
         for name in given:
-            spec.check_stream(name)
+            theta.check_stream(name)
         largest = max(given.values(), default=1)
-        rows = {name: given.get(name, largest) for name in spec.streams}
-        equal = spec.equal_parts()
+        rows = {name: given.get(name, largest) for name in theta.streams}
+        equal = theta.equal_parts()
         common = [each for each in equal if len(each) == len(rows)]
-        kind = self.skew.routing or _chosen(len(rows), buckets, has_common=bool(common))
+        sides = spec.sides if isinstance(spec, ThetaChangeSpec | ThetaFinalSpec) else None
+        is_typed, counted = sides is not None, sides.counted if sides is not None else ()
+        default = _chosen(len(rows), buckets, has_common=bool(common), is_typed=is_typed)
+        kind = self.skew.routing or default
         if kind in ("biclique", "ranges"):
-            if self.skew.shares is not None:
-                raise InvalidArgumentError(
-                    f"shares={self.skew.shares!r}: routing={kind!r} stores each row once, so there "
-                    "is nothing to share; leave shares out, or give routing='shares'"
-                )
+            self._check_stores_once(kind, is_typed)
             if kind == "biclique":
                 return kind, BicliqueRouting.of(rows, buckets)
-            return kind, ThetaRanges.for_spec(spec)
+            return kind, ThetaRanges.for_spec(theta)
         if kind == "hash":
             if not common:
                 raise InvalidArgumentError(
-                    f"routing='hash': no equality of {self.on!r} is of all streams "
+                    f"routing='hash': no equality of {theta.on!r} is of all streams "
                     f"{', '.join(rows)}; give 'shares', or leave routing out"
                 )
             equal = (common[0],)
+        if counted and not common and len(counted) == 2 and buckets > 1:
+            raise InvalidArgumentError(
+                f"no equality by which each row of {' and '.join(map(repr, counted))} and all its "
+                f"partners lie in one bucket, in {theta.on!r}; give buckets=1 (one task does all "
+                "the work), add an equality, or join two queries by LEFT and RIGHT JOIN"
+            )
+        if counted:  # what says whether a row has a partner lies where the row does
+            equal = tuple(common)
         parts = {str(next(iter(each.values()))): each for each in equal}
         classes = {name: tuple(each) for name, each in parts.items()}
         held = {stream for streams in classes.values() for stream in streams}
-        classes |= {f"rows of {name}": (name,) for name in rows if name not in held}
+        dealt = [name for name in rows if name not in held and (name in counted or not counted)]
+        classes |= {f"rows of {name}": (name,) for name in dealt}
         graph = JoinGraph(rows=rows, classes=classes)
-        return kind, ThetaRouting(graph, choose(graph, buckets, self.skew.shares), parts)
+        routing = ThetaRouting(graph, choose(graph, buckets, self.skew.shares), parts)
+        if sides is not None:
+            alone = frozenset(name for name in rows if sides.shows_alone(name))
+            routing = replace(routing, routes_null_keys=alone)
+        if isinstance(spec, ThetaChangeSpec):
+            routing = replace(routing, operations=spec.operations)
+        return kind, routing
+
+    def _check_stores_once(self, kind: str, is_typed: bool) -> None:
+        """InvalidArgumentError if a routing that stores each row in one bucket does not fit."""
+        if self.skew.shares is not None:
+            raise InvalidArgumentError(
+                f"shares={self.skew.shares!r}: routing={kind!r} stores each row once, so there "
+                "is nothing to share; leave shares out, or give routing='shares'"
+            )
+        if is_typed:
+            raise InvalidArgumentError(
+                f"routing={kind!r} with {SQL_NAMES[self.asked.kind]}, emit={self.emit!r}: a row "
+                "and all its partners have to lie in one bucket; give 'shares', or leave it out"
+            )
+
+
+def theta_of(spec: AnySpec) -> ThetaSpec:
+    """Its condition."""
+    if isinstance(spec, ThetaChangeSpec | ThetaFinalSpec):
+        return spec.sides.theta
+    return spec.joined if isinstance(spec, TimedThetaSpec) else spec
+
+
+def _type_settings(spec: AnySpec) -> dict[str, Any]:
+    """What the checkpoint pins of types of joins and of changelogs."""
+    if not isinstance(spec, ThetaChangeSpec | ThetaFinalSpec):
+        return change_settings(None)
+    told, sides = spec.described(), spec.sides
+    return {
+        "joins other than inner": None if sides.kind == "inner" else told["joins"],
+        "changelog inputs": told["changelogs"] or None,
+        "emit": told["emit"],
+    }
+
+
+def _stored(rows: Mapping[str, pa.Schema], operations: Mapping[str, str]) -> dict[str, pa.Schema]:
+    return {
+        name: pa.schema([field for field in schema if field.name != operations.get(name)])
+        for name, schema in rows.items()
+    }
 
 
 def any_condition(
@@ -133,11 +324,11 @@ def any_condition(
     how: How,
     emit: str,
     changes: Mapping[str, str] | None,
-    routing: str | None,
-    unfit: Mapping[str, Any],
-) -> str | None:
-    """The condition if the join is by any condition: no equality connects all streams, or a routing
-    is asked for. None for joins by keys.
+    skew: Skew,
+    retention: Mapping[str, Any],
+) -> TwoSided | None:
+    """The join if it is by any condition: no equality connects all streams, a range beside an
+    equality of two streams finds fewer rows, or a routing is asked for. None for joins by keys.
 
     Args:
         streams: The inputs.
@@ -145,51 +336,62 @@ def any_condition(
         how: Types of the joins.
         emit: What the results are.
         changes: Operation columns.
-        routing: As the user gave it.
-        unfit: Options that such a join does not have, with what was given for them.
+        skew: As the user gave it.
+        retention: As the user gave it.
 
     Raises:
         InvalidArgumentError: An option does not fit.
     """
+    routing, hot_keys = skew.routing, skew.hot_keys
     columns = {name: list(frame.schema.names) for name, frame in streams.items()}
-    if isinstance(on, str) and is_from_clause(on) and not is_outer(how):
-        on = _without_joins(on, columns)
-    is_text = isinstance(on, str) and not is_from_clause(on) and not is_outer(how)
-    if not is_text:
+    try:
+        asked = asked_join(columns, on, how)
+    except InvalidArgumentError:
+        asked = None  # the join by keys tells what does not fit
+    if asked is None:
         if routing is not None:
             raise InvalidArgumentError(
-                f"routing={routing!r} applies to inner joins whose condition is text of conditions "
-                "joined by AND; leave routing out"
+                f"routing={routing!r} applies to joins whose condition is text: inner joins, and "
+                "other joins of two streams; leave routing out"
             )
         return None
-    assert isinstance(on, str)
-    if routing is None and equalities_connect(on, columns):
-        return None
-    is_plain = emit in ("append", "final") and not changes
-    given = {**unfit, "changes": changes, "emit": None if is_plain else emit}
-    for name, value in given.items():
-        if value is not None:
-            raise InvalidArgumentError(
-                f"{name}={value!r}: no equality connects all of the streams {', '.join(columns)} "
-                f"in {on!r}, or a routing is given, and such a join keeps all its rows and "
-                f"retracts no result; leave {name} out, or connect the streams by equalities"
-            )
-    return on
+    is_keyed = equalities_connect(asked.condition, columns)
+    if routing is None and is_keyed:
+        is_fit = len(streams) == 2 and hot_keys is None and not retention
+        return asked if is_fit and _finds_fewer(streams, asked, emit, changes) else None
+    if hot_keys is not None:
+        raise InvalidArgumentError(
+            f"hot_keys={hot_keys!r}: no equality connects all of the streams "
+            f"{', '.join(columns)} in {asked.condition!r}, or a routing is given, and hot keys are "
+            "those of equalities; leave hot_keys out, or connect the streams by equalities"
+        )
+    return asked
 
 
-def _without_joins(on: str, columns: Mapping[str, Sequence[str]]) -> str:
-    """A FROM clause of inner joins as a condition; as it is if it has another join, or functions
-    that only Spark knows."""
+def _finds_fewer(
+    streams: Mapping[str, DataFrame],
+    asked: TwoSided,
+    emit: str,
+    changes: Mapping[str, str] | None,
+) -> bool:
+    """Whether a range beside an equality finds fewer rows than the equality alone."""
     try:
-        return inner_condition(on, columns) or on
+        rows = {name: arrow_schema(name, frame.schema) for name, frame in streams.items()}
+        spec = made_spec(rows, asked, emit, changes, TimeOptions({}, {}, "drop"))
+        theta = theta_of(spec)
+        check_evaluated_here([PairCondition(each) for each in theta.conjuncts], streams)
     except InvalidArgumentError:
-        return on  # the join by keys tells what does not fit
+        return False  # the join by keys leaves more to Spark, and tells what does not fit
+    bounds, _ = time_bounds(theta.streams, map(text_of, theta.conjuncts))
+    if bounds and watermark_columns(streams):
+        return False  # by which it forgets rows
+    return finds_fewer(spec)
 
 
-def _chosen(streams: int, buckets: int, *, has_common: bool) -> str:
+def _chosen(streams: int, buckets: int, *, has_common: bool, is_typed: bool) -> str:
     if has_common:
         return "hash"
-    return "biclique" if streams == 2 and buckets > 1 else "shares"
+    return "biclique" if streams == 2 and buckets > 1 and not is_typed else "shares"
 
 
 def _explained(kind: str, routing: Routing, streams: Mapping[str, DataFrame]) -> str:

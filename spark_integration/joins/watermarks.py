@@ -13,9 +13,7 @@ from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.conditions.intervals import DAY_US, Bound
 from lsmstate.joins.conditions.join_tree import bound_text
 from lsmstate.joins.options import Time
-from lsmstate.joins.specs.event_time import EventTime, Retention, time_bounds
-from lsmstate.joins.specs.multi_key import GraphSpec
-from lsmstate.joins.specs.one_key import JoinSpec
+from lsmstate.joins.specs.event_time import EventTime, Joined, Retention, time_bounds
 from lsmstate.spark_integration.columns.schemas import WATERMARK_METADATA
 
 #: Time zones whose days all have 24 hours.
@@ -23,7 +21,7 @@ _FIXED_ZONE: Final = re.compile(r"(?i)(utc|gmt|z|etc/\w+)?([+-]\d{1,2}(:?\d{2})?
 
 
 def timing_of(
-    spec: JoinSpec | GraphSpec,
+    spec: Joined,
     streams: Mapping[str, DataFrame],
     conjuncts: Sequence[str],
     retention: Retention,
@@ -64,7 +62,7 @@ def timing_of(
     return timing
 
 
-def check_hours(bounds: Iterable[Bound], spec: JoinSpec | GraphSpec, spark: SparkSession) -> None:
+def check_hours(bounds: Iterable[Bound], spec: Joined, spark: SparkSession) -> None:
     """InvalidArgumentError if Spark would count days by a calendar in which they differ in
     length."""
     for bound in bounds:
@@ -135,17 +133,22 @@ def watermarked(rows: Mapping[str, pa.Schema], streams: Mapping[str, DataFrame])
     }
 
 
-def _with_room(bound: Bound, spec: JoinSpec | GraphSpec, spark: SparkSession) -> Bound:
+def _with_room(bound: Bound, spec: Joined, spark: SparkSession) -> Bound:
     """The bound, widened by a day if Spark may count one: it counts days by the calendar of the
     session's time zone. Spark then checks the condition itself on what is found."""
-    zone = str(spark.conf.get("spark.sql.session.timeZone"))
     kind = spec.streams[bound.later.stream].field(bound.later.name).type
-    if bound.has_days and kind.tz is not None and not _FIXED_ZONE.fullmatch(zone):
+    if bound.has_days and kind.tz is not None and not has_whole_days(spark):
         return bound.widened(DAY_US)
     return bound
 
 
-def _check_result_time(name: str, spec: JoinSpec | GraphSpec, timing: EventTime) -> None:
+def has_whole_days(spark: SparkSession) -> bool:
+    """Whether all days of the session's time zone have 24 hours."""
+    zone = str(spark.conf.get("spark.sql.session.timeZone"))
+    return _FIXED_ZONE.fullmatch(zone) is not None
+
+
+def _check_result_time(name: str, spec: Joined, timing: EventTime) -> None:
     taken = {column.lower(): column for column in spec.output_schema.names}
     if name.lower() in taken:
         raise InvalidArgumentError(
@@ -170,7 +173,7 @@ def _check_result_time(name: str, spec: JoinSpec | GraphSpec, timing: EventTime)
         )
 
 
-def result_time_type(spec: JoinSpec | GraphSpec, timing: EventTime) -> pa.DataType:
+def result_time_type(spec: Joined, timing: EventTime) -> pa.DataType:
     """The type of all event times."""
     stream, column = next(iter(timing.columns.items()))
     return spec.streams[stream].field(column).type

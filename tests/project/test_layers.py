@@ -27,8 +27,8 @@ ORDER = {
     "joins": (
         *("conditions", "plan", "routing", "routing/skew", "routing/ranges", "routing/documents"),
         "specs",
-        *("local/parts", "local/inner", "local/theta", "local/changes", "local/rooted"),
-        *("local/similarity", "local/timed", "local/documents"),
+        *("local/parts", "local/inner", "local/changes", "local/rooted", "local/similarity"),
+        *("local/timed", "local/theta", "local/documents"),
     ),
     "spark_integration": (
         *(

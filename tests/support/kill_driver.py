@@ -2,9 +2,9 @@
 
 python kill_driver.py HOME FILES      (FILES a micro-batch of each of HOME/a, HOME/b, HOME/c)
 
-LSMSTATE_PROVIDER says where Spark keeps the commit pointers: see PROVIDERS. LSMSTATE_DRIVER, if
-there, is JSON with any of ``master``, ``settings`` (of Spark's), ``join`` (arguments of the join's)
-and ``checkpoint``.
+LSMSTATE_PROVIDER says where Spark keeps the commit pointers: see PROVIDERS. LSMSTATE_JOIN says what
+is joined: see JOINS. LSMSTATE_DRIVER, if there, is JSON with any of ``master``, ``settings`` (of
+Spark's), ``join`` (arguments of the join's) and ``checkpoint``.
 """
 
 import json
@@ -32,6 +32,21 @@ PROVIDERS = {
     "hdfs": {},
     "rocksdb": {_CLASS: _ROCKSDB},
     "rocksdb-2": {_CLASS: _ROCKSDB, "spark.sql.streaming.stateStore.checkpointFormatVersion": "2"},
+}
+#: By name: the streams, the join, its arguments, and the same in DuckDB's SQL over {a}, {b}, {c}.
+JOINS = {
+    "keys": (
+        NAMES,
+        "a.a_k = b.b_k AND a.a_k = c.c_k",
+        {},
+        "SELECT * FROM {a} JOIN {b} ON a_k = b_k JOIN {c} ON a_k = c_k",
+    ),
+    "range": (
+        ("a", "b"),
+        "a LEFT JOIN b ON a.a_k BETWEEN b.b_k - 1 AND b.b_k + 1 AND a.a_text <> b.b_text",
+        {"emit": "changes"},
+        "SELECT * FROM {a} LEFT JOIN {b} ON a_k BETWEEN b_k - 1 AND b_k + 1",
+    ),
 }
 
 
@@ -64,10 +79,11 @@ def main() -> None:
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("OFF")
+    names, on, options, _ = JOINS[os.environ.get("LSMSTATE_JOIN", "keys")]
     joined = multiway_join(
-        {name: stream.read(spark, files_per_batch) for name, stream in streams(home).items()},
-        on="a.a_k = b.b_k AND a.a_k = c.c_k",
-        **grouped(memory="16m", **wanted.get("join", {})),
+        {name: streams(home)[name].read(spark, files_per_batch) for name in names},
+        on=on,
+        **grouped(memory="16m", **options, **wanted.get("join", {})),
     )
     print("started", flush=True)
     run_to_end(joined, wanted.get("checkpoint", home / "checkpoint"), home / "out")

@@ -277,6 +277,20 @@ CASES = {
         "a.k BETWEEN b.j AND b.y AND c.z - b.y <= 1 AND c.z > a.k",
         other_on="a.k BETWEEN b.j AND b.y AND c.z - b.y <= 2 AND c.z > a.k",
     ),
+    "theta in time": KindCase(
+        TIMED, f"SELECT a.*, b.* FROM a JOIN b ON {NEAR} AND a.x <= b.y", f"{NEAR} AND a.x <= b.y",
+        TIMES, other_on=f"{NEAR} AND a.x < b.y",
+    ),
+    "theta changes": KindCase(
+        {"a": A, "b": B}, "SELECT a.*, b.* FROM a LEFT JOIN b ON a.k BETWEEN b.j AND b.y",
+        "a LEFT JOIN b ON a.k BETWEEN b.j AND b.y", {"emit": "changes"}, is_changing=True,
+        other_on="a LEFT ANTI JOIN b ON a.k BETWEEN b.j AND b.y",
+    ),
+    "theta final": KindCase(
+        TIMED, f"SELECT a.*, b.* FROM a LEFT JOIN b ON {NEAR} AND a.x = b.y + 1",
+        f"a LEFT JOIN b ON {NEAR} AND a.x = b.y + 1", {"emit": "final", **TIMES},
+        other_on=f"a LEFT JOIN b ON {NEAR} AND a.x = b.y + 2",
+    ),
     "natural join of documents": DocumentCase(
         {n: pa.schema([(f"{n}_id", pa.int64()), ("doc", pa.string())]) for n in "ab"},
         _documents_sql(),

@@ -5,12 +5,11 @@ and arrays. In a column that holds a map, of which Spark knows no equality, and 
 Arrow's bytes count. Rows of the same bytes are *identical*.
 """
 
-from collections.abc import Callable
-
 import pyarrow as pa
 
 from lsmstate.cython_ext.keys.key_codec import KeyCodec
 from lsmstate.cython_ext.rows.row_codec import RowCodec
+from lsmstate.joins.conditions.key_types import holds_floats
 from lsmstate.store_base.null_safe import null_safe_keys, null_safe_schema
 
 
@@ -19,7 +18,7 @@ class RowEquality:
 
     def __init__(self, rows: pa.Schema) -> None:
         #: The columns whose values may be equal and have other bits.
-        self.inexact = [n for n, kind in enumerate(rows.types) if _is_inexact(kind)]
+        self.inexact = [n for n, kind in enumerate(rows.types) if holds_floats(kind)]
         self._exact = [n for n in range(len(rows)) if n not in self.inexact]
         self._keys = KeyCodec(null_safe_schema(_some(rows, self.inexact))) if self.inexact else None
         self._rows = RowCodec(_some(rows, self._exact))
@@ -41,12 +40,3 @@ class RowEquality:
 
 def _some(rows: pa.Schema, places: list[int]) -> pa.Schema:
     return pa.schema([rows.field(n) for n in places])
-
-
-def _is_inexact(kind: pa.DataType) -> bool:
-    return _holds(kind, pa.types.is_floating) and not _holds(kind, pa.types.is_map)
-
-
-def _holds(kind: pa.DataType, is_kind: Callable[[pa.DataType], bool]) -> bool:
-    parts = (kind.field(n).type for n in range(kind.num_fields))
-    return is_kind(kind) or any(_holds(part, is_kind) for part in parts)

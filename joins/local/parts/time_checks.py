@@ -11,8 +11,9 @@ from lsmstate.errors import InvalidArgumentError
 from lsmstate.expiry_rules import EventTimes, Expiry
 from lsmstate.joins.conditions.columns import Column
 from lsmstate.joins.conditions.intervals import UNITS, Bound
+from lsmstate.joins.specs.event_time import Joined
 from lsmstate.joins.specs.multi_key import GraphSpec
-from lsmstate.joins.specs.one_key import JoinSpec, output_names
+from lsmstate.joins.specs.one_key import output_names
 
 
 class LateRows:
@@ -42,7 +43,7 @@ class LateRows:
 class BoundCheck:
     """Which rows of a result keep all bounds; exact in the finest unit of the columns."""
 
-    def __init__(self, spec: JoinSpec | GraphSpec, bounds: Sequence[Bound]) -> None:
+    def __init__(self, spec: Joined, bounds: Sequence[Bound]) -> None:
         self._names = result_columns(spec)
         self._bounds = tuple(bounds)
 
@@ -90,7 +91,7 @@ def _ticks(column: pa.Array, unit: str) -> npt.NDArray[np.int64]:
     return np.asarray(same.view(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False))
 
 
-def result_columns(spec: JoinSpec | GraphSpec) -> Mapping[Column, str]:
+def result_columns(spec: Joined) -> Mapping[Column, str]:
     """What the columns of the streams are called in the result."""
     rows = spec.shown_rows if isinstance(spec, GraphSpec) else spec.streams
     shown = {name: schema.names for name, schema in rows.items()}

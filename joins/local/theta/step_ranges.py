@@ -73,12 +73,17 @@ class StepRanges:
         if step.low is None:
             yield RangeBounds(prefix, None, None), places
             return
+        if step.low.takes_nan:
+            # So no row is in both: here all but NaN, there NaN alone.
+            assert high is not None
+            high = pc.if_else(pc.is_nan(high), pa.scalar(np.inf), high)
         yield (
             RangeBounds(prefix, low, high, step.low.includes_low, step.low.includes_high),
             places,
         )
         if step.low.takes_nan:
-            yield from _nan_ranges(prefix, high, places)
+            nan = pa.array(np.full(len(places), np.nan))
+            yield RangeBounds(prefix, nan, nan), places
 
     def _intervals(
         self,
@@ -100,18 +105,6 @@ class StepRanges:
         )
         bounds = RangeBounds(prefix, low, high.take(every), includes_high=step.low.includes_high)
         return bounds, np.tile(places, classes)
-
-
-def _nan_ranges(
-    prefix: pa.RecordBatch | None, high: pa.Array | None, places: Numbers
-) -> Iterator[tuple[RangeBounds, Numbers]]:
-    """NaN alone, for those whose range ends before it."""
-    assert high is not None
-    wanted = np.flatnonzero(~np.isnan(high.to_numpy(zero_copy_only=False)))
-    if len(wanted):
-        nan = pa.array(np.full(len(wanted), np.nan))
-        prefix = prefix if prefix is None else prefix.take(pa.array(wanted))
-        yield RangeBounds(prefix, nan, nan), places[wanted]
 
 
 def _valid(values: pa.Array) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":

@@ -5,7 +5,7 @@ after the results were handed out: a call that is broken off is made again from 
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,10 +27,20 @@ from lsmstate.schema.arrow_sizes import row_sizes
 from lsmstate.schema.batches import as_batch
 from lsmstate.store import KeyBounds, MultimapStore, Mutation, RangeBounds
 
-_LEAST: Final = -(1 << 63)
-_MOST: Final = (1 << 63) - 1
+LEAST: Final = -(1 << 63)
+MOST: Final = (1 << 63) - 1
 #: Rows that are forgotten at once.
 _FORGOTTEN_ROWS: Final = 1 << 15
+
+
+class Arrived(NamedTuple):
+    """A batch: rows in time with what is equal and their ticks, rows without a time, late rows."""
+
+    rows: pa.RecordBatch
+    keys: list[pa.Array]
+    ticks: pa.Array
+    timeless: pa.RecordBatch
+    late: pa.RecordBatch
 
 
 class AsofLocalJoin:
@@ -45,7 +55,7 @@ class AsofLocalJoin:
         self._store = store
         self._piece_bytes = context.piece_bytes
         self._waiting = waiting_stream(spec.left)
-        self._gatherer = Gatherer(list(spec.streams.values()), spec.output_schema)
+        self._gatherer = Gatherer(list(spec.streams.values()), spec.rows_schema)
         #: Microseconds since 1970, or as the numbers are; None before the first ``advance``.
         self.watermark_us = kept_watermark(store)
         #: With ``late="side"``: the late rows of the last batch.
@@ -65,6 +75,21 @@ class AsofLocalJoin:
         """Store a batch, but for late rows. The results are rows of the first stream without a
         time, which nothing can match, if such rows are wanted; all others come from ``advance``."""
         stream, spec = batch.stream, self._spec
+        arrived = self._arrived(batch)
+        if stream == spec.left:
+            self._wait(arrived.rows, arrived.keys, arrived.ticks)
+        else:
+            self._keep(arrived.rows, arrived.keys, arrived.ticks)
+        self._note_late(arrived)
+        alone: list[pa.RecordBatch] = []
+        if stream == spec.left and spec.how == "left":
+            alone = [self._alone(part) for part in parts_of(arrived.timeless, self._piece_bytes)]
+        self._unfinished = Results(alone, schema=spec.output_schema)
+        return self._unfinished
+
+    def _arrived(self, batch: Batch) -> "Arrived":
+        """The rows of a batch that are in time, and the others."""
+        stream, spec = batch.stream, self._spec
         call = f"process({stream!r})"
         spec.check_stream(stream)
         check_is_stored(batch)
@@ -76,22 +101,20 @@ class AsofLocalJoin:
         is_late = np.zeros(rows.num_rows, np.bool_)
         if self.watermark_us is not None:
             now = spec.ticks_of(self.watermark_us)
-            is_late = is_timed & (ticks.fill_null(_MOST).to_numpy() <= now)
+            is_late = is_timed & (ticks.fill_null(MOST).to_numpy() <= now)
         stored = pa.array(is_timed & ~is_late)
-        kept = [each.filter(stored) for each in keys]
-        if stream == spec.left:
-            self._wait(rows.filter(stored), kept, ticks.filter(stored))
-        else:
-            self._keep(rows.filter(stored), kept, ticks.filter(stored))
-        self._late_count += int(is_late.sum())
-        if spec.late == "side":
-            self.late_rows = rows.filter(pa.array(is_late))
-        alone: list[pa.RecordBatch] = []
-        if stream == spec.left and spec.how == "left" and not is_timed.all():
-            parts = parts_of(rows.filter(pa.array(~is_timed)), self._piece_bytes)
-            alone = [self._alone(part) for part in parts]
-        self._unfinished = Results(alone, schema=spec.output_schema)
-        return self._unfinished
+        return Arrived(
+            rows.filter(stored),
+            [each.filter(stored) for each in keys],
+            ticks.filter(stored),
+            rows.filter(pa.array(~is_timed)),
+            rows.filter(pa.array(is_late)),
+        )
+
+    def _note_late(self, arrived: "Arrived") -> None:
+        self._late_count += arrived.late.num_rows
+        if self._spec.late == "side":
+            self.late_rows = arrived.late
 
     def advance(self, watermark_us: int) -> Results:
         """The results that are known for good by this watermark; once they are consumed, what is
@@ -124,7 +147,7 @@ class AsofLocalJoin:
         """Store rows of the first stream."""
         spec = self._spec
         if spec.how == "inner" and keys:
-            known = _all_known(keys)
+            known = all_known(keys)
             rows, ticks = rows.filter(known), ticks.filter(known)
             keys = [each.filter(known) for each in keys]
         whole = pa.RecordBatch.from_arrays([*rows.columns, *keys], schema=spec.waiting_rows)
@@ -160,7 +183,7 @@ class AsofLocalJoin:
         count = 1 if distinct is None else distinct.num_rows
         if not count:
             return
-        latest = np.full(count, _LEAST)
+        latest = np.full(count, LEAST)
         upto = RangeBounds(distinct, None, pa.array(np.full(count, now)))
         found = self._store.probe_ranges(spec.right, upto, last=True, with_keys=True)
         for piece in found:
@@ -191,7 +214,7 @@ class AsofLocalJoin:
         if not keys:
             return None
         batch = pa.RecordBatch.from_arrays(keys, schema=self._spec.key_schema)
-        batch = batch.filter(_all_known(keys))
+        batch = batch.filter(all_known(keys))
         encoded = KeyCodec(batch.schema).encode(batch)
         _, starts = encoded.distinct()
         return batch.take(pa.array(encoded.order[starts[:-1]].astype(np.int64)))
@@ -249,7 +272,7 @@ class AsofLocalJoin:
         if spec.is_open:
             low = np.full(len(ticks), ~spec.ticks_of(watermark_us))
         elif most is not None:
-            low = np.where(high < _LEAST + most, _LEAST, high - np.int64(most))
+            low = np.where(high < LEAST + most, LEAST, high - np.int64(most))
         return RangeBounds(
             self._equal(waiting),
             None if low is None else pa.array(low),
@@ -262,8 +285,8 @@ class AsofLocalJoin:
         before."""
         equal, most = self._equal(waiting), np.int64(self._spec.tolerance_ticks or 0)
         now = pa.array(ticks)
-        low = pa.array(np.where(ticks < _LEAST + most, _LEAST, ticks - most))
-        high = pa.array(np.where(ticks > _MOST - most, _MOST, ticks + most))
+        low = pa.array(np.where(ticks < LEAST + most, LEAST, ticks - most))
+        high = pa.array(np.where(ticks > MOST - most, MOST, ticks + most))
         before, has_before = self._found_places(RangeBounds(equal, low, now), is_last=True)
         after, has_after = self._found_places(RangeBounds(equal, now, high), is_last=False)
         is_before = has_before & (~has_after | (ticks - before <= after - ticks))
@@ -303,12 +326,12 @@ class AsofLocalJoin:
         """Rows of the first stream beside nothing."""
         spec = self._spec
         nulls = [pa.nulls(rows.num_rows, field.type) for field in spec.streams[spec.right]]
-        return pa.RecordBatch.from_arrays([*rows.columns, *nulls], schema=spec.output_schema)
+        return pa.RecordBatch.from_arrays([*rows.columns, *nulls], schema=spec.rows_schema)
 
     def _due_before(self, watermark_us: int) -> tuple[int]:
         """Rows that wait under ticks before this are decided, or may be."""
         last = self._spec.ticks_of(watermark_us) - self._spec.waits_ticks
-        return (min(max(last + 1, _LEAST), _MOST),)
+        return (min(max(last + 1, LEAST), MOST),)
 
     def _pass(self, watermark_us: int) -> None:
         """Forget the rows whose waiting is over, and go on from this watermark."""
@@ -340,24 +363,25 @@ class AsofLocalJoin:
                     self._store.delete(self._waiting, keys.filter(pa.array(is_found)))
 
     def _expire(self, watermark_us: int) -> None:
-        """Let the store forget rows of the second stream."""
-        schema = self._store.streams[self._spec.right]
-        if schema.expiry is None:
-            return
-        kind = schema.rows.field(schema.expiry.column).type
-        now = (
-            moment(watermark_us, has_zone=kind.tz is not None)
-            if self._spec.has_stamps
-            else watermark_us
-        )
-        self._store.advance(schema.name, now)
+        """Let the store forget rows by their times."""
+        for name in self._spec.owners:
+            schema = self._store.streams[name]
+            if schema.expiry is None:
+                continue
+            kind = schema.rows.field(schema.expiry.column).type
+            now = (
+                moment(watermark_us, has_zone=kind.tz is not None)
+                if self._spec.has_stamps
+                else watermark_us
+            )
+            self._store.advance(name, now)
 
 
 def _columns(computed: pa.RecordBatch | KeyBatch | None) -> list[pa.Array]:
     return list(computed.columns) if isinstance(computed, pa.RecordBatch) else []
 
 
-def _all_known(columns: list[pa.Array]) -> pa.Array:
+def all_known(columns: list[pa.Array]) -> pa.Array:
     """Which rows have no null in any of the columns."""
     known = columns[0].is_valid()
     for each in columns[1:]:

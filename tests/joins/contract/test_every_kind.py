@@ -215,7 +215,11 @@ def test_kinds_that_do_not_fit_are_not_registered(kind: Kind, words: str) -> Non
 
 
 @pytest.mark.parametrize(
-    "name", ["binary tree", "changes by one key", "changes by several keys", "final"]
+    "name",
+    [
+        *("binary tree", "changes by one key", "changes by several keys", "final"),
+        *("theta changes", "theta final"),
+    ],
 )
 def test_joins_that_store_all_rows_refuse_rows_that_only_probe(name: str, tmp_path: Path) -> None:
     case = CASES[name]

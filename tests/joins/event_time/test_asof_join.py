@@ -175,6 +175,67 @@ def test_any_history_gives_the_rows_of_all_pairs(
     join.close()
 
 
+@given(
+    st.lists(step, max_size=14),
+    st.sampled_from(["<", "<=", ">", ">="]),
+    st.sampled_from(["inner", "left"]),
+    st.one_of(st.none(), st.integers(0, 6)),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from(BACKENDS),
+)
+@settings(deadline=None, max_examples=examples(100))
+def test_results_that_are_taken_back_come_to_those_of_all_pairs(
+    tmp_path_factory, steps, sign, how, tolerance, has_stamps, has_keys, backend
+):
+    streams = STAMPS if has_stamps else NUMBERS
+    path = None if backend == "memory" else str(tmp_path_factory.mktemp("asof"))
+    oracle, number = Oracle(sign, how, tolerance), 0
+
+    def opened():
+        most = timedelta(seconds=tolerance or 0) if has_stamps else tolerance
+        return asof_join(
+            streams,
+            f"q.at {sign} p.at",
+            by="k" if has_keys else (),
+            how=how,
+            emit="changes",
+            tolerance=None if tolerance is None else most,
+            piece_bytes=1 if has_keys else 1 << 20,
+            state=State(backend=backend, state_dir=path),
+        )
+
+    join, late, found, alone = opened(), 0, Counter(), Counter()
+    for kind, value in steps:
+        if kind == "restart":
+            if path is not None:
+                late += join.counts["late_rows"]
+                join.commit()
+                join.close()
+                join = opened()
+        elif kind == "advance":
+            oracle.now = max(oracle.now, value)
+            moment = EPOCH + timedelta(seconds=value) if has_stamps else value
+            assert join.advance(moment).count() == 0
+        else:
+            rows = [(k if has_keys else 0, at, number + n) for n, (k, at) in enumerate(value)]
+            number += len(rows)
+            signs = []
+            for each in join.process(kind, batch_of(streams[kind], rows)).rows():
+                signs.append(each["op"])
+                found[each["q_id"], each["p_id"]] += 1 if each["op"] == "+I" else -1
+            assert signs == sorted(signs, reverse=True)
+            alone.update(oracle.process(kind, rows))
+            wanted = Counter(alone)
+            for each in oracle.waiting:
+                partner = oracle.partner(each)
+                if partner is not None or how == "left":
+                    wanted[each[2], None if partner is None else partner[2]] += 1
+            assert {pair: n for pair, n in found.items() if n} == wanted
+    assert late + join.counts["late_rows"] == oracle.late
+    join.close()
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     ("how", "sign", "tolerance"),
@@ -279,6 +340,8 @@ def test_late_rows_are_handed_out_on_demand():
         ("q.at >= p.at", {"how": "full"}, "how='full' is not for as-of joins"),
         ("q.at >= p.at", {"time": Time(late="join")}, "late='join' is not for as-of joins"),
         ("q.at <= p.at", {"how": "left"}, "would wait for ever"),
+        ("q.at ~ p.at", {"emit": "changes", "tolerance": "1 hour"}, "look in one direction"),
+        ("q.at >= p.at", {"emit": "append"}, "emit='append' is not for as-of joins"),
         ("q.at ~ p.at", {}, "without tolerance=: a row would wait for ever"),
         ("q.at ~ q.id", {"tolerance": "1 hour"}, "is no comparison of two columns"),
         ("q.at >= p.at", {"tolerance": 5}, "tolerance=5"),
@@ -286,7 +349,7 @@ def test_late_rows_are_handed_out_on_demand():
         ("q.at >= p.at", {"by": {"q": "k"}}, "the same number of columns"),
         ("q.at >= p.at", {"by": "kk"}, "there is no column 'kk'"),
         ("q.at >= p.at", {"time": Time(within="1 hour")}, "is not an option of asof_join"),
-        ("q.at >= p.at", {"state": State(buckets=3)}, "has no effect on an as-of join"),
+        ("q.at >= p.at", {"state": State(buckets=3)}, "is an option on Spark only"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(on, options, words):

@@ -26,7 +26,8 @@ PLAIN = {"binary tree"}
 #: Their buckets do not say where a row belongs, or rows are copied in ways of their own.
 NOT_RESCALED = {
     *("changes of joins of any type", "final", "cross join"),
-    *("theta", "similarity", "natural join of documents", "as of"),
+    *("theta", "theta in time", "theta changes", "theta final"),
+    *("similarity", "natural join of documents", "as of"),
 }
 #: These two run every time, the others with the stress tests: each takes some 20 s of CPU.
 QUICK = {"inner by several keys", "final"}

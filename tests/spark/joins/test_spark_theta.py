@@ -1,17 +1,21 @@
 """Joins without an equality on Spark: results through a restart, routings, refusals."""
 
 import random
+from collections import Counter
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyarrow.fs import FileSelector, S3FileSystem
 
 pytest.importorskip("pyspark")
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.spark import Skew, State, explain_join, multiway_join
+from lsmstate.spark import Skew, State, Time, explain_join, multiway_join
 from support.s3_server import s3_server, storage_options
 from support.spark_streams import (
     BACKEND,
@@ -153,6 +157,143 @@ def test_what_does_not_fit_is_refused(spark: Any, streams: dict[str, FileStream]
         multiway_join(frames, "a.x <> b.y", skew=Skew(routing="ranges"))
     with pytest.raises(InvalidArgumentError, match="hot_keys='spread': no equality connects"):
         multiway_join(frames, "a.x < b.y", skew=Skew(hot_keys="spread"))
-    with pytest.raises(InvalidArgumentError, match="emit='changes': no equality connects"):
-        multiway_join(frames, "a.x < b.y", emit="changes")
+    with pytest.raises(InvalidArgumentError, match="give buckets=1"):
+        multiway_join(frames, "a.x < b.y", how="full", emit="changes", state=STATE)
+    once = Skew(routing="biclique")
+    with pytest.raises(InvalidArgumentError, match="have to lie in one bucket"):
+        multiway_join(frames, "a.x < b.y", how="left", emit="changes", skew=once)
+    with pytest.raises(InvalidArgumentError, match="the function reverse is not known here"):
+        multiway_join(frames, "a.x < b.y AND reverse(b.s) > 'x'", how="left", emit="changes")
     assert "warning: no condition connects b to a" in explain_join(multiway_join(frames, "TRUE"))
+
+
+def net_of(out: Path) -> Counter[tuple[Any, ...]]:
+    """What has come and not gone."""
+    found: Counter[tuple[Any, ...]] = Counter()
+    for path in committed(out):
+        for sign, *row in zip(*(c.to_pylist() for c in pq.read_table(path).columns), strict=True):
+            found[tuple(row)] += 1 if sign == "+I" else -1
+    assert min(found.values(), default=0) >= 0
+    return +found
+
+
+def test_an_outer_join_by_a_range_with_a_changelog_and_a_restart(
+    spark: Any, streams: dict[str, FileStream], tmp_path: Path
+) -> None:
+    on = "a LEFT JOIN d ON a.x BETWEEN d.low AND d.high AND a.k > 0"
+    dimension = FileStream(tmp_path / "d", "op STRING, low BIGINT, high BIGINT")
+    dimension.add(pa.table({"op": ["+I"] * 3, "low": [0, 100, 400], "high": [30, 180, 401]}))
+
+    def joined() -> Any:
+        frames = {"a": streams["a"].read(spark), "d": dimension.read(spark)}
+        return multiway_join(frames, on, emit="changes", changes={"d": "op"}, state=STATE)
+
+    told = explain_join(joined())
+    assert "join: a LEFT JOIN d" in told
+    assert "changelogs: d by op" in told
+    assert "routing shares" in told
+    run_to_end(joined(), tmp_path / "checkpoint", tmp_path / "out")
+    later = {"op": ["-D", "-U", "+U"], "low": [0, 100, 300], "high": [30, 180, 380]}
+    dimension.add(pa.table(later))
+    streams["a"].add(pa.table({"x": [350, 20], "k": [1, 1]}))
+    run_to_end(joined(), tmp_path / "checkpoint", tmp_path / "out")
+    left = "(VALUES (300, 380), (400, 401)) d(low, high)"
+    sql = f"SELECT * FROM {streams['a'].sql} a LEFT JOIN {left} ON x BETWEEN low AND high AND k > 0"
+    found = net_of(tmp_path / "out")
+    assert found == Counter(duckdb.sql(sql).fetchall())
+    assert len([row for row in found if row[2] is not None]) > 20
+    changed = multiway_join(
+        {"a": streams["a"].read(spark), "d": dimension.read(spark)},
+        on.replace("LEFT", "LEFT ANTI"),
+        emit="changes",
+        changes={"d": "op"},
+        state=STATE,
+    )
+    query = changed.writeStream.format("noop").option(
+        "checkpointLocation", str(tmp_path / "checkpoint")
+    )
+    with pytest.raises(Exception, match="joins other than inner"):
+        query.start().awaitTermination(60)
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("how", ["left", "right", "full", "semi", "anti"])
+@pytest.mark.parametrize("on", ["abs(a.x - b.y) <= 3", "a.k = b.z AND a.x < b.y"])
+def test_outer_joins_by_a_range_through_a_restart(
+    spark: Any, streams: dict[str, FileStream], tmp_path: Path, how: str, on: str
+) -> None:
+    state = State(backend=BACKEND, memory="8m", buckets=1 if how == "full" else 3)
+    for more in (None, {"x": [100, 900, None], "k": [1, 2, None]}):
+        if more is not None:
+            streams["a"].add(pa.table(more, schema=pa.schema([("x", "int64"), ("k", "int64")])))
+        frames = read(spark, streams, "ab")
+        joined = multiway_join(frames, on, how=how, emit="changes", state=state)  # type: ignore[arg-type]
+        run_to_end(joined, tmp_path / "checkpoint", tmp_path / "out")
+    a, b = (streams[name].sql for name in "ab")
+    found = net_of(tmp_path / "out")
+    assert found == Counter(duckdb.sql(f"SELECT * FROM {a} a {how} JOIN {b} b ON {on}").fetchall())
+    assert found
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("how", ["left", "full", "anti"])
+def test_final_outer_joins_by_an_interval_alone(spark: Any, tmp_path: Path, how: str) -> None:
+    rng = random.Random(8)
+    start = datetime(2024, 1, 1, tzinfo=UTC)
+
+    def some(count: int, name: str) -> pa.Table:
+        at = [start + timedelta(minutes=rng.randrange(300)) for _ in range(count)]
+        return pa.table({"at": pa.array(at, pa.timestamp("us", "UTC")), name: list(range(count))})
+
+    tables = {"a": some(60, "x"), "b": some(60, "y")}
+    files = {
+        name: FileStream(tmp_path / name, f"at TIMESTAMP, {table.column_names[1]} BIGINT")
+        for name, table in tables.items()
+    }
+    for name, table in tables.items():
+        files[name].add(*pieces(table.sort_by("at"), 6))
+        end = pa.array([datetime(2025, 1, 1, tzinfo=UTC)] * 1, pa.timestamp("us", "UTC"))
+        files[name].add(pa.table([end, pa.array([-1], pa.int64())], schema=table.schema))
+    on = "b.at BETWEEN a.at - INTERVAL 2 MINUTES AND a.at + INTERVAL 4 MINUTES AND a.x <> b.y"
+    state = State(backend=BACKEND, memory="8m", buckets=1 if how == "full" else 3)
+    for _ in range(2):
+        frames = {n: f.read(spark).withWatermark("at", "5 hours") for n, f in files.items()}
+        joined = multiway_join(frames, on, how=how, emit="final", state=state)  # type: ignore[arg-type]
+        run_to_end(joined, tmp_path / "checkpoint", tmp_path / "out")
+    a, b = (f"(FROM {files[name].sql} WHERE at < '2025-01-01')" for name in "ab")
+    assert_same_rows(
+        f"SELECT * FROM {a} a {how} JOIN {b} b ON {on}",
+        committed(tmp_path / "out"),
+        at_least=5,
+    )
+
+
+@pytest.mark.stress
+def test_an_inner_join_by_an_interval_alone_forgets_rows(spark: Any, tmp_path: Path) -> None:
+    start = datetime(2024, 1, 1, tzinfo=UTC)
+    files = {}
+    for name, column in (("a", "x"), ("b", "y")):
+        files[name] = FileStream(tmp_path / name, f"at TIMESTAMP, {column} BIGINT")
+        for part in range(6):
+            at = [start + timedelta(hours=part, minutes=n) for n in range(20)]
+            stamps = pa.array(at, pa.timestamp("us", "UTC"))
+            files[name].add(pa.table({"at": stamps, column: range(20)}))
+    state = State(backend=BACKEND, memory="8m", buckets=3)
+    for _ in range(2):
+        frames = {n: f.read(spark).withWatermark("at", "1 minute") for n, f in files.items()}
+        joined = multiway_join(
+            frames,
+            "a.x <= b.y",
+            skew=Skew(routing="biclique"),
+            time=Time(within="3 minutes"),
+            state=state,
+        )
+        assert "rows are kept (a: until the watermark is 0:03:00 past at" in explain_join(joined)
+        run_to_end(joined, tmp_path / "checkpoint", tmp_path / "out")
+    a, b = (files[name].sql for name in "ab")
+    near = "abs(epoch_us(a.at) - epoch_us(b.at)) <= 180000000"
+    assert_same_rows(
+        f"SELECT * FROM {a} a JOIN {b} b ON {near} AND x <= y",
+        committed(tmp_path / "out"),
+        at_least=100,
+    )

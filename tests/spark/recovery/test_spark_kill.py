@@ -121,10 +121,13 @@ class Killer:
         return last_commit(self.home) > stopped_in
 
 
-@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize(
+    ("provider", "joined"), [*((provider, "keys") for provider in PROVIDERS), ("hdfs", "range")]
+)
 def test_whatever_is_killed_nothing_is_lost_and_nothing_doubled(
-    provider: str, tmp_path: Path
+    provider: str, joined: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("LSMSTATE_JOIN", joined)
     kills = int(os.environ.get("LSMSTATE_KILLS", "24"))
     seed = int(os.environ.get("LSMSTATE_SEED", str(random.SystemRandom().randrange(1 << 32))))
     print(f"LSMSTATE_SEED={seed}")

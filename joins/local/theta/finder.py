@@ -1,0 +1,189 @@
+"""Partners of rows, by the steps of a ThetaSpec: looked up by equal columns and a range, or by a
+look at all rows of a stream."""
+
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from lsmstate.joins.conditions.columns import Column
+from lsmstate.joins.conditions.evaluate import Values
+from lsmstate.joins.local.parts.bound_rows import BoundRows
+from lsmstate.joins.local.parts.row_picks import Numbers
+from lsmstate.joins.local.theta.slabs import SecondRange
+from lsmstate.joins.local.theta.step_ranges import StepRanges
+from lsmstate.joins.local.theta.stored_rows import Mask, StoredRows
+from lsmstate.joins.local.theta.stretches import stretches
+from lsmstate.joins.local.theta.tiles import candidates, tiled
+from lsmstate.joins.specs.theta import Step, ThetaSpec
+from lsmstate.schema.arrow_sizes import row_sizes
+from lsmstate.store import MultimapStore
+
+#: Among a join's counts: combinations that indexes picked, which conditions then judged.
+CANDIDATES: Final = "candidates"
+
+#: One row of each stream that is known: by stream, its rows, and which each combination holds.
+Combinations = Mapping[str, BoundRows]
+
+
+class Piece(NamedTuple):
+    """Stored rows that may match."""
+
+    rows: pa.RecordBatch
+    pairs: Iterator[tuple[Numbers, Numbers]]
+    """Places of combinations, and beside each a row that it may match, in blocks."""
+
+
+class Finder:
+    """Looks for partners in ``store``."""
+
+    def __init__(
+        self, spec: ThetaSpec, store: MultimapStore, stored: StoredRows, piece_bytes: int
+    ) -> None:
+        self._spec = spec
+        self._store = store
+        self._stored = stored
+        self._piece_bytes = piece_bytes
+        #: Combinations that indexes have picked so far.
+        self.candidates = 0
+
+    def extended(self, found: Combinations, step: Step) -> Iterator[dict[str, BoundRows]]:
+        """The combinations with the rows of one more stream, in blocks."""
+        for piece in self.pieces(found, step):
+            sizes = row_sizes(piece.rows)
+            for lefts, rights in piece.pairs:
+                grown = {**taken(found, lefts), step.target: BoundRows(piece.rows, sizes, rights)}
+                kept = self._matching(grown, step)
+                if len(kept):
+                    yield grown if len(kept) == len(lefts) else taken(grown, kept)
+
+    def partners(self, stream: str, rows: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, Mask]]:
+        """Stored rows of the other one of two streams, and which of them match one of ``rows``.
+        Each comes once, in an order that writes of other streams do not change."""
+        (step,) = self._spec.steps[stream]
+        found = {stream: bound_rows(rows)}
+        for piece in self.pieces(found, step):
+            is_matched = np.zeros(piece.rows.num_rows, np.bool_)
+            sizes = row_sizes(piece.rows)
+            for lefts, rights in piece.pairs:
+                is_open = ~is_matched[rights]
+                if not is_open.all():
+                    lefts, rights = lefts[is_open], rights[is_open]
+                pairs = {**taken(found, lefts), step.target: BoundRows(piece.rows, sizes, rights)}
+                is_matched[rights[self._matching(pairs, step)]] = True
+            yield piece.rows, is_matched
+
+    def have_partners(self, stream: str, rows: pa.RecordBatch) -> Mask:
+        """Which rows match a stored one of the other stream.
+
+        Cost: one candidate a row, and of rows that it does not match all candidates.
+        """
+        has_partner = np.zeros(rows.num_rows, np.bool_)
+        if not rows.num_rows:
+            return has_partner
+        (step,) = self._spec.steps[stream]
+        found = {stream: bound_rows(rows)}
+        if step.kind != "scan":
+            self._mark(found, step, has_partner, is_first=True)
+            if not step.checks:
+                return has_partner
+            left = np.flatnonzero(~has_partner)
+            found = taken(found, left)
+            has_partner_left = np.zeros(len(left), np.bool_)
+            if len(left):
+                self._mark(found, step, has_partner_left)
+            has_partner[left] = has_partner_left
+            return has_partner
+        self._mark(found, step, has_partner)
+        return has_partner
+
+    def _mark(
+        self, found: Combinations, step: Step, has_partner: Mask, *, is_first: bool = False
+    ) -> None:
+        for piece in self.pieces(found, step, is_first=is_first):
+            sizes = row_sizes(piece.rows)
+            for lefts, rights in piece.pairs:
+                is_open = ~has_partner[lefts]
+                if not is_open.all():
+                    lefts, rights = lefts[is_open], rights[is_open]
+                pairs = {**taken(found, lefts), step.target: BoundRows(piece.rows, sizes, rights)}
+                has_partner[lefts[self._matching(pairs, step)]] = True
+            if has_partner.all():
+                return
+
+    def pieces(self, found: Combinations, step: Step, *, is_first: bool = False) -> Iterator[Piece]:
+        """The rows that combinations may match. With ``is_first`` only the first row that an index
+        has in each range."""
+        if step.kind == "scan":
+            yield from self._scanned(found, step)
+            return
+        lengths = self._stored.lengths_of(step.index) if step.kind == "interval" else ()
+        ranges = StepRanges(step, sorted(lengths))
+        count = size_of(found)
+        second: SecondRange | None = None
+        if step.second is not None and not is_first:
+            second = SecondRange(step.second, values_of(found), count)
+        for bounds, owners in ranges.of(values_of(found), count):
+            for rows, at, first, stop, _ in self._store.probe_ranges(
+                step.index.name, bounds, self._piece_bytes, first=is_first
+            ):
+                pairs = (
+                    stretches(owners[at], first, stop)
+                    if second is None
+                    else second.pairs(rows, owners[at], first, stop)
+                )
+                yield Piece(rows, pairs)
+
+    def _scanned(self, found: Combinations, step: Step) -> Iterator[Piece]:
+        """Each combination beside all rows of a stream that arithmetic does not rule out."""
+        count = size_of(found)
+        every = np.arange(count, dtype=np.int64)
+        comparisons = tiled(step.checks, self._spec.streams)
+        for _, rows in self._store.iterate(step.index.name, max_bytes=self._piece_bytes):
+            if comparisons:
+                pairs = candidates(comparisons, values_of(found), count, rows, step.target)
+            else:
+                stop = np.full(count, rows.num_rows)
+                pairs = stretches(every, np.zeros_like(every), stop)
+            yield Piece(rows, pairs)
+
+    def _matching(self, pairs: Combinations, step: Step) -> Numbers:
+        """Which combinations all conditions hold for; later ones judge what earlier ones keep."""
+        self.candidates += size_of(pairs)
+        kept = np.arange(size_of(pairs), dtype=np.int64)
+        for condition in step.checks:
+            if not len(kept):
+                break
+            holds = condition.holds(values_of(pairs))
+            if not holds.all():
+                places = np.flatnonzero(holds)
+                kept, pairs = kept[places], taken(pairs, places)
+        return kept
+
+
+def bound_rows(rows: pa.RecordBatch) -> BoundRows:
+    """Each row as a combination of its own."""
+    return BoundRows(rows, row_sizes(rows), np.arange(rows.num_rows, dtype=np.int64))
+
+
+def size_of(found: Combinations) -> int:
+    """How many there are."""
+    return len(next(iter(found.values())).at)
+
+
+def taken(found: Combinations, places: Numbers) -> dict[str, BoundRows]:
+    """Those at some places."""
+    return {
+        name: BoundRows(bound.rows, bound.sizes, bound.at[places]) for name, bound in found.items()
+    }
+
+
+def values_of(found: Combinations) -> Values:
+    """A column of each combination."""
+
+    def values(column: Column) -> pa.Array:
+        bound = found[column.stream]
+        return bound.rows.column(column.name).take(pa.array(bound.at))
+
+    return values
