@@ -4,35 +4,31 @@ the watermark says so.
 Rows of which it matters whether they have a partner wait in a stream of their own, by event time.
 When no partner can come any more they leave it, and are looked up in the index of the other stream,
 whose rows are kept that long. So nothing is noted when a partner comes: what a row has found
-follows from the stored rows alone, also after a restart, and late rows are never stored. Watermark,
-rows that leave and rows that are forgotten change together, after the results were handed out: a
-call that is broken off is made again from the state before.
+follows from the stored rows alone, also after a restart, and late rows are never stored.
 """
 
 from collections.abc import Iterator, Mapping
 from itertools import chain
 
-import numpy as np
 import pyarrow as pa
 
 from lsmstate.cython_ext.keys.key_codec import KeyCodec
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.local.parts.bound_rows import coalesced
 from lsmstate.joins.local.parts.results import Results, check_finished
-from lsmstate.joins.local.parts.time_checks import LateRows
 from lsmstate.joins.local.parts.write_parts import WriteParts
 from lsmstate.joins.local.theta.finder import CANDIDATES, Finder, bound_rows, size_of
 from lsmstate.joins.local.theta.result_count import ResultCount
 from lsmstate.joins.local.theta.results import SideResults
 from lsmstate.joins.local.theta.step_ranges import key_values
-from lsmstate.joins.local.theta.stored_rows import Mask, StoredRows, check_streams_of
-from lsmstate.joins.local.timed.event_time_join import LATE_ROWS, kept_watermark, watermark_write
+from lsmstate.joins.local.theta.stored_rows import StoredRows, check_streams_of
+from lsmstate.joins.local.timed.event_time_join import LATE_ROWS
+from lsmstate.joins.local.timed.waiting_rows import WaitingRows
 from lsmstate.joins.protocols import Batch, Context, check_is_stored
-from lsmstate.joins.specs.final import TICKS, waiting_stream
 from lsmstate.joins.specs.theta import ThetaIndex
 from lsmstate.joins.specs.theta_sides import ThetaFinalSpec
 from lsmstate.schema.batches import as_batch
-from lsmstate.store import KeyBounds, MultimapStore, Mutation
+from lsmstate.store import MultimapStore, Mutation
 
 
 class ThetaFinalJoin:
@@ -53,25 +49,26 @@ class ThetaFinalJoin:
         self._stored = StoredRows(theta, store)
         self._finder = Finder(theta, store, self._stored, context.piece_bytes)
         self._made = SideResults(spec.sides, context.piece_bytes)
-        self._lateness = {
-            name: LateRows(name, column, spec.streams[name])
-            for name, column in spec.event_time.columns.items()
-        }
-        #: Microseconds since 1970; None before the first ``advance``.
-        self.watermark_us = kept_watermark(store)
-        #: With ``late="side"``: the late rows of the last batch.
-        self.late_rows: pa.RecordBatch | None = None
-        self._late_count = 0
-        self._next_us = self.watermark_us
+        self._waiting = WaitingRows(
+            store, spec.streams, spec.event_time, spec.owners, spec.waits_us
+        )
         self._most_results = context.most_results
         self._unfinished: Results | None = None
-        if self.watermark_us is not None:
-            self._forget(self.watermark_us)  # perhaps it was broken off
 
     @property
     def counts(self) -> Mapping[str, int]:
         """``candidates``: pairs that indexes picked so far; ``late_rows``: rows that came late."""
-        return {CANDIDATES: self._finder.candidates, LATE_ROWS: self._late_count}
+        return {CANDIDATES: self._finder.candidates, LATE_ROWS: self._waiting.late_count}
+
+    @property
+    def watermark_us(self) -> int | None:
+        """Microseconds since 1970; None before the first ``advance``."""
+        return self._waiting.watermark_us
+
+    @property
+    def late_rows(self) -> pa.RecordBatch | None:
+        """With ``late="side"``: the late rows of the last batch."""
+        return self._waiting.late_rows
 
     def process(self, batch: Batch) -> Results:
         """Store a batch, but for late rows, and return the results that are known with it: pairs,
@@ -94,7 +91,7 @@ class ThetaFinalJoin:
         check_is_stored(batch)
         self._settle(call)
         rows = as_batch(batch.rows, self._spec.streams[stream], call)
-        is_late = self._late(stream, rows)
+        is_late = self._waiting.late(stream, rows)
         keys = KeyCodec(sides.index_of(stream).key_schema)
         can_match = self._stored.passing(stream, rows)
         can_match &= keys.encode(key_values(sides.index_of(stream), rows)).valid
@@ -105,9 +102,7 @@ class ThetaFinalJoin:
         new = self._stored.new_lengths(stream, parts) if stream in self._spec.indexed else {}
         self._store.write_all(WriteParts(lambda: self._writes(stream, parts, new)))
         self._stored.learned(new)
-        self._late_count += int(is_late.sum())
-        if self._event_time.late == "side":
-            self.late_rows = rows.filter(pa.array(is_late))
+        self._waiting.note_late(rows, is_late)
         alone: Iterator[pa.RecordBatch] = iter(())
         if sides.shows_alone(stream):
             alone = self._made.alone(stream, rows.filter(pa.array(~can_match & ~is_late)))
@@ -123,9 +118,8 @@ class ThetaFinalJoin:
         Cost: a look for one partner of each row whose waiting is over.
         """
         self._settle("advance()")
-        if self.watermark_us is not None and watermark_us <= self.watermark_us:
+        if not self._waiting.is_new(watermark_us):
             return Results((), schema=self._spec.output_schema)
-        self._next_us = watermark_us
         pieces = coalesced(self._decided(watermark_us), self._piece_bytes)
         self._unfinished = Results(
             self._handed_out(pieces, watermark_us), schema=self._spec.output_schema
@@ -139,8 +133,7 @@ class ThetaFinalJoin:
 
     def _settle(self, call: str) -> None:
         check_finished(call, self._unfinished)
-        if self._next_us is not None and self._next_us != self.watermark_us:
-            self._pass(self._next_us)  # results given up unread are given up
+        self._waiting.settle()  # results given up unread are given up
 
     def _writes(
         self, stream: str, parts: list[pa.RecordBatch], new: dict[ThetaIndex, set[int]]
@@ -150,12 +143,7 @@ class ThetaFinalJoin:
             yield lengths
         for part in parts:
             writes = self._stored.writes(stream, part) if stream in self._spec.indexed else []
-            if stream in self._sides.counted:
-                ticks = part.column(self._event_time.columns[stream]).view(pa.int64())
-                keys = pa.RecordBatch.from_arrays([ticks], schema=TICKS)
-                writes.append(Mutation("append", waiting_stream(stream), keys, part))
-            if writes:
-                yield writes
+            yield [*writes, *self._waiting.writes(stream, part)]
 
     def _matched(self, stream: str, parts: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Results with a row of each stream."""
@@ -171,12 +159,7 @@ class ThetaFinalJoin:
 
     def _decided(self, watermark_us: int) -> Iterator[pa.RecordBatch]:
         for name in self._sides.counted:
-            due = self._store.iterate(
-                waiting_stream(name),
-                high=(self._due_before(name, watermark_us),),
-                max_bytes=self._piece_bytes,
-            )
-            for _, rows in due:
+            for rows in self._waiting.due(name, watermark_us, self._piece_bytes):
                 has_partner = self._finder.have_partners(name, rows)
                 is_shown = ~has_partner if self._sides.shows_alone(name) else has_partner
                 yield from self._made.alone(name, rows.filter(pa.array(is_shown)))
@@ -185,34 +168,4 @@ class ThetaFinalJoin:
         self, pieces: Iterator[pa.RecordBatch], watermark_us: int
     ) -> Iterator[pa.RecordBatch]:
         yield from pieces
-        self._pass(watermark_us)
-
-    def _pass(self, watermark_us: int) -> None:
-        """Forget the rows whose waiting is over, and go on from this watermark."""
-        leaving = [
-            Mutation(
-                "delete_range",
-                waiting_stream(name),
-                KeyBounds(high=(self._due_before(name, watermark_us),)),
-            )
-            for name in self._sides.counted
-        ]
-        self._store.write([*leaving, watermark_write(watermark_us)])
-        self.watermark_us = self._next_us = watermark_us
-        self._forget(watermark_us)
-
-    def _forget(self, watermark_us: int) -> None:
-        for name, schema in self._store.streams.items():
-            if schema.expiry is not None:
-                owner = self._spec.owners[name]
-                self._store.advance(name, self._lateness[owner].watermark(watermark_us))
-
-    def _due_before(self, stream: str, watermark_us: int) -> int:
-        """Event times before this have waited long enough, in what their column counts."""
-        last = self._lateness[stream].ticks(watermark_us - self._spec.waits_us[stream])
-        return min(max(last + 1, -(1 << 63)), (1 << 63) - 1)
-
-    def _late(self, stream: str, rows: pa.RecordBatch) -> Mask:
-        if self.watermark_us is None:
-            return np.zeros(rows.num_rows, np.bool_)
-        return self._lateness[stream].late(rows, self.watermark_us)
+        self._waiting.go_on(watermark_us)

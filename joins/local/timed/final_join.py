@@ -10,26 +10,24 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from lsmstate.joins.conditions.join_tree import conditions_of
 from lsmstate.joins.local.inner.multi_key_join import GraphJoin
 from lsmstate.joins.local.parts.probe_order import ProbeOrder
 from lsmstate.joins.local.parts.results import Results, check_finished
-from lsmstate.joins.local.parts.time_checks import BoundCheck, LateRows
+from lsmstate.joins.local.parts.time_checks import BoundCheck
 from lsmstate.joins.local.parts.write_parts import WriteParts
 from lsmstate.joins.local.rooted.condition_check import ConditionCheck
 from lsmstate.joins.local.rooted.search import RootedSearch
 from lsmstate.joins.local.timed.event_time_join import (
     LATE_ROWS,
-    kept_watermark,
-    watermark_write,
 )
+from lsmstate.joins.local.timed.waiting_rows import WaitingRows
 from lsmstate.joins.protocols import Batch, Context, check_is_stored
-from lsmstate.joins.specs.final import TICKS, FinalSpec, waiting_stream
+from lsmstate.joins.specs.final import FinalSpec
 from lsmstate.schema.batches import as_batch
-from lsmstate.store import KeyBounds, MultimapStore, Mutation
+from lsmstate.store import MultimapStore, Mutation
 
 
 class FinalJoin:
@@ -54,19 +52,11 @@ class FinalJoin:
         self._check = BoundCheck(spec.graph, spec.event_time.bounds)
         self._others = ConditionCheck(spec.graph, conditions_of(spec.tree))
         self._searches = {name: self._search(name) for name in spec.waiting}
-        self._lateness = {
-            name: LateRows(name, column, spec.streams[name])
-            for name, column in spec.event_time.columns.items()
-        }
-        #: Microseconds since 1970; None before the first ``advance``.
-        self.watermark_us = kept_watermark(store)
-        #: With ``late="side"``: the late rows of the last batch.
-        self.late_rows: pa.RecordBatch | None = None
-        self._late_count = 0
-        self._next_us = self.watermark_us
+        waits_us = {name: each.waits_us for name, each in spec.waiting.items()}
+        self._waiting = WaitingRows(
+            store, spec.streams, spec.event_time, spec.graph.owners, waits_us
+        )
         self._unfinished: Results | None = None
-        if self.watermark_us is not None:
-            self._forget(self.watermark_us)  # perhaps it was broken off
 
     @classmethod
     def of(cls, spec: FinalSpec, store: MultimapStore, context: Context) -> "FinalJoin":
@@ -76,7 +66,17 @@ class FinalJoin:
     @property
     def counts(self) -> Mapping[str, int]:
         """``late_rows``: rows that came late."""
-        return {LATE_ROWS: self._late_count}
+        return {LATE_ROWS: self._waiting.late_count}
+
+    @property
+    def watermark_us(self) -> int | None:
+        """Microseconds since 1970; None before the first ``advance``."""
+        return self._waiting.watermark_us
+
+    @property
+    def late_rows(self) -> pa.RecordBatch | None:
+        """With ``late="side"``: the late rows of the last batch."""
+        return self._waiting.late_rows
 
     def process(self, arriving: Batch) -> Results:
         """Store a batch, and return the results that are known with it, as GraphJoin.process does.
@@ -86,16 +86,14 @@ class FinalJoin:
         check_is_stored(arriving)
         self._settle(f"process({stream!r})")
         batch = as_batch(arriving.rows, self._spec.streams[stream], f"process({stream!r})")
-        is_late = self._late(stream, batch)
+        is_late = self._waiting.late(stream, batch)
         column = self._event_time.columns.get(stream)
         is_timed = np.ones(batch.num_rows, dtype=np.bool_)
         if column is not None:
             is_timed = batch.column(column).is_valid().to_numpy(zero_copy_only=False)
         parts = self._matches.parts(stream, batch.filter(pa.array(is_timed & ~is_late)), 1)
         self._store.write_all(WriteParts(lambda: self._writes(stream, parts)))
-        self._late_count += int(is_late.sum())
-        if self._event_time.late == "side":
-            self.late_rows = batch.filter(pa.array(is_late))
+        self._waiting.note_late(batch, is_late)
         alone = self._alone(stream, batch.filter(pa.array(~is_timed)))
         self._unfinished = Results(
             chain(alone, self._matched(stream, parts)), schema=self._spec.output_schema
@@ -107,9 +105,8 @@ class FinalJoin:
         they are consumed, what is not needed any more is forgotten. A lower watermark than before
         gives and changes nothing. Cost: that of the rows whose waiting is over."""
         self._settle("advance()")
-        if self.watermark_us is not None and watermark_us <= self.watermark_us:
+        if not self._waiting.is_new(watermark_us):
             return Results((), schema=self._spec.output_schema)
-        self._next_us = watermark_us
         self._unfinished = Results(self._finalised(watermark_us), schema=self._spec.output_schema)
         return self._unfinished
 
@@ -120,45 +117,13 @@ class FinalJoin:
 
     def _settle(self, call: str) -> None:
         check_finished(call, self._unfinished)
-        if self._next_us is not None and self._next_us != self.watermark_us:
-            self._pass(self._next_us)  # results given up unread are given up
+        self._waiting.settle()  # results given up unread are given up
 
     def _finalised(self, watermark_us: int) -> Iterator[pa.RecordBatch]:
         for name, search in self._searches.items():
-            due = self._store.iterate(
-                waiting_stream(name),
-                high=(self._due_before(name, watermark_us),),
-                max_bytes=self._piece_bytes,
-            )
-            for _, rows in due:
+            for rows in self._waiting.due(name, watermark_us, self._piece_bytes):
                 yield from search.results(self._store, rows)
-        self._pass(watermark_us)
-
-    def _pass(self, watermark_us: int) -> None:
-        """Forget the rows whose waiting is over, and go on from this watermark."""
-        leaving = [
-            Mutation(
-                "delete_range",
-                waiting_stream(name),
-                KeyBounds(high=(self._due_before(name, watermark_us),)),
-            )
-            for name in self._searches
-        ]
-        self._store.write([*leaving, watermark_write(watermark_us)])
-        self.watermark_us = self._next_us = watermark_us
-        self._forget(watermark_us)
-
-    def _forget(self, watermark_us: int) -> None:
-        for name, schema in self._store.streams.items():
-            if schema.expiry is not None:
-                owner = self._spec.graph.owners[name]
-                self._store.advance(name, self._lateness[owner].watermark(watermark_us))
-
-    def _due_before(self, stream: str, watermark_us: int) -> int:
-        """Event times before this have waited long enough, in what their column counts."""
-        last_us = watermark_us - self._spec.waiting[stream].waits_us
-        last = self._lateness[stream].ticks(last_us)  # beyond 1677 to 2262 if in nanoseconds
-        return min(max(last + 1, -(1 << 63)), (1 << 63) - 1)
+        self._waiting.go_on(watermark_us)
 
     def _matched(self, stream: str, parts: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Results with a row of every stream."""
@@ -177,14 +142,8 @@ class FinalJoin:
 
     def _writes(self, stream: str, parts: list[pa.RecordBatch]) -> Iterator[list[Mutation]]:
         for part in parts:
-            yield [*self._matches.writes(stream, part, "append"), *self._waits(stream, part)]
-
-    def _waits(self, stream: str, rows: pa.RecordBatch) -> list[Mutation]:
-        if stream not in self._searches:
-            return []
-        ticks = rows.column(self._event_time.columns[stream]).view(pa.int64())
-        keys = pa.RecordBatch.from_arrays([ticks], schema=TICKS)
-        return [Mutation("append", waiting_stream(stream), keys, rows)]
+            stored = self._matches.writes(stream, part, "append")
+            yield [*stored, *self._waiting.writes(stream, part)]
 
     def _search(self, root: str) -> RootedSearch:
         spec = self._spec
@@ -199,8 +158,3 @@ class FinalJoin:
             self._piece_bytes,
             unmatched_only=spec.matches_at_once and everywhere == spec.streams.keys(),
         )
-
-    def _late(self, stream: str, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-        if stream not in self._lateness or self.watermark_us is None:
-            return np.zeros(batch.num_rows, dtype=np.bool_)
-        return self._lateness[stream].late(batch, self.watermark_us)
