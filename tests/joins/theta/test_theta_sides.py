@@ -1,6 +1,7 @@
 """Outer, semi and anti joins and changelogs by any condition: equal to brute force, whatever the
 cut, the order and the restarts."""
 
+import importlib.util
 import random
 from collections import Counter
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from lsmstate.joins.local.parts import bound_rows
 from lsmstate.joins.options import State, Time
 from lsmstate.joins.specs.theta_choice import theta_spec
 from support.examples import examples
+from support.paths import ROOT
 from support.theta_cases import SCHEMA, START, Condition, every, random_condition, rows
 from support.theta_sides import JOINS, Ids, Oracle
 
@@ -300,3 +302,25 @@ def test_the_least_cap_holds_a_batch_of_any_size(emit: str) -> None:
     pairs = 3 * (count // 2)
     alone = 0 if emit == "append" else count // 2 - 1 + count // 2 - 1
     assert found["+I"] - found["-D"] == pairs + alone
+
+
+def test_the_example_of_price_bands_equals_brute_force() -> None:
+    spec = importlib.util.spec_from_file_location("bands", ROOT / "examples" / "price_bands.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    batches = list(module.changes(1200))
+    trades = [row for name, batch in batches if name == "t" for row in batch.to_pylist()]
+    bands: dict[str, tuple[int, int]] = {}
+    for row in (row for name, batch in batches if name == "b" for row in batch.to_pylist()):
+        if row["op"] == "+I":
+            bands[row["band"]] = (row["low"], row["high"])
+        else:
+            del bands[row["band"]]
+    wanted: Counter[tuple[int, str | None]] = Counter()
+    for trade in trades:
+        inside = [n for n, (low, high) in bands.items() if low <= trade["price"] <= high]
+        wanted.update((trade["id"], name) for name in inside or [None])
+    assert module.banded(iter(batches)) == wanted
+    assert len(wanted) > 1000
