@@ -18,7 +18,7 @@ pytest.importorskip("pyspark")
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.options import ROUTINGS, Skew
 from support.examples import examples
-from support.fake_frames import Buckets, frame_of, operator_of
+from support.fake_frames import SETTINGS, Buckets, frame_of, operator_of
 from support.theta_cases import (
     SCHEMA,
     START,
@@ -141,3 +141,32 @@ def test_final_results_come_by_the_watermark(
     judged = Oracle(kind, Condition(near, holds), tables)
     assert found == judged.joined(there["a"], there["b"])
     assert buckets.counts["late_rows"] > 0
+
+
+def test_a_range_beside_an_equality_is_used_unless_options_need_the_key(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    frames = {name: frame_of(SCHEMA) for name in "ab"}
+    narrow = "a.i = b.i AND b.n BETWEEN a.n AND a.big"
+    for options in ({}, {"how": "left", "emit": "changes"}):
+        operator = operator_of(monkeypatch, frames, narrow, **options)
+        assert operator is not None
+        assert operator.plan.settings["routing"] == "hash"
+        assert "interval in a" in operator.plan.explanation
+    assert operator_of(monkeypatch, frames, narrow, skew=Skew(hot_keys="spread")) is None
+    assert operator_of(monkeypatch, frames, "a.i = b.i AND b.n < a.n") is None
+    timed = {name: frame_of(SCHEMA, "t") for name in "ab"}
+    near = "a.i = b.i AND b.t BETWEEN a.t AND a.t + INTERVAL 1 HOUR"
+    assert operator_of(monkeypatch, timed, near) is None  # it forgets rows
+    assert operator_of(monkeypatch, frames, near) is not None
+
+
+def test_days_that_differ_in_length_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    zoned = pa.schema([("at", pa.timestamp("us", "UTC"))])
+    frames = {name: frame_of(zoned) for name in "ab"}
+    near = "b.at BETWEEN a.at AND a.at + INTERVAL 1 DAY"
+    options: dict[str, Any] = {"how": "left", "emit": "changes"}
+    assert operator_of(monkeypatch, frames, near, **options) is not None
+    monkeypatch.setitem(SETTINGS, "spark.sql.session.timeZone", "Europe/Berlin")
+    with pytest.raises(InvalidArgumentError, match="may have 23 or 25 hours"):
+        operator_of(monkeypatch, frames, near, **options)
