@@ -11,6 +11,7 @@ from pyspark.sql import types as T
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.conditions.from_clause import TwoSided
+from lsmstate.joins.conditions.intervals import bounds_in
 from lsmstate.joins.conditions.join_tree import SQL_NAMES
 from lsmstate.joins.conditions.pair_condition import PairCondition
 from lsmstate.joins.conditions.parser import parse_conjuncts
@@ -224,7 +225,9 @@ class ThetaRequest:
                 condition.check(rows)
                 check_evaluated_here([condition], self.streams)
             except InvalidArgumentError:
-                if self.asked.kind != "inner":
+                # Spark knows nothing of windows.
+                is_window = any(bound.slide_us for bound in bounds_in(written.predicate))
+                if self.asked.kind != "inner" or is_window:
                     raise
                 residual.append(written.text)
             else:

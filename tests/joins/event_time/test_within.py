@@ -104,6 +104,56 @@ def test_rows_are_joined_in_a_window(rows, window, is_before_1970):
     assert joined(streams, on, None, asked) == expected(since, window=(size, slide))
 
 
+@pytest.mark.parametrize(
+    ("size", "slide"), [(10, 3), pytest.param(10, 10, marks=pytest.mark.stress)]
+)
+@pytest.mark.parametrize("how", ["inner", "left"])
+def test_windows_of_joins_by_any_condition(how, size, slide):
+    """Found by a range of the event times, and forgotten with their windows."""
+    rng = random.Random(size * slide)
+    rows = {
+        name: sorted((rng.randrange(9), timedelta(seconds=rng.randrange(7200))) for _ in range(120))
+        for name in "ab"
+    }
+    window = (timedelta(minutes=size), timedelta(minutes=slide))
+    time = Time(event_time={"a": "at", "b": "at"}, window=window)
+    emit = "append" if how == "inner" else "final"
+    found, most = Counter(), 0
+    with MultiwayJoin({"a": ROWS, "b": ROWS}, "a.k < b.k", how=how, emit=emit, time=time) as join:
+        for minute in range(0, 124, 4):
+            for name, own in rows.items():
+                now = [
+                    {"k": k, "at": START + t, "id": at}
+                    for at, (k, t) in enumerate(own)
+                    if minute <= t // timedelta(minutes=1) < minute + 4
+                ]
+                shown = join.process(name, now).to_table().to_pylist()
+                found.update((row["a_id"], row["b_id"]) for row in shown)
+            due = join.advance(START + timedelta(minutes=minute + 4, microseconds=-1))
+            found.update((row["a_id"], row["b_id"]) for row in due.to_table().to_pylist())
+            held = [n for n in join.store.streams if n.startswith("a by")]
+            most = max(most, *(sum(p.num_rows for p in join.store.scan(n)) for n in held))
+        due = join.advance(START + timedelta(days=1)).to_table().to_pylist()
+        found.update((row["a_id"], row["b_id"]) for row in due)
+        assert join.counts["candidates"] < 120 * 120 / 3
+    assert most < 60
+
+    def meet(one, other):
+        low, high = sorted((START - EPOCH + one, START - EPOCH + other))
+        return high < low // window[1] * window[1] + window[0]
+
+    pairs = [
+        (i, j)
+        for i, (k, t) in enumerate(rows["a"])
+        for j, (m, u) in enumerate(rows["b"])
+        if k < m and meet(t, u)
+    ]
+    alone = {i for i, _ in enumerate(rows["a"])} - {i for i, _ in pairs}
+    pairs += [(i, None) for i in alone] if how == "left" else []
+    assert found == Counter(pairs)
+    assert len(pairs) > 100
+
+
 def test_rows_of_a_window_are_forgotten_with_it():
     """By whole sub-stores: nothing is left of windows that have ended."""
     time = Time(event_time={"a": "at", "b": "at"}, window="10 minutes")
