@@ -60,6 +60,9 @@ class MultiwayJoin(SpecJoin):
     **Keys.** Equalities of columns of two streams, or of nested fields, are keys. Streams need not
     share one key: ``a.x = b.x AND b.y = c.y`` joins three streams. A null matches nothing.
 
+    **Any condition.** Inner joins, and joins of two streams of any type, need no equality:
+    ``a LEFT JOIN b ON a.x BETWEEN b.low AND b.high``.
+
     **Event time.** ``Time(event_time=...)`` names the time stamps of streams. ``on`` may then have
     time intervals (``a.at BETWEEN b.at - INTERVAL 1 HOUR AND b.at``). ``advance`` moves the
     watermark: rows that no later row can match, or whose retention is over, are forgotten, and
