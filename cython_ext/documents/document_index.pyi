@@ -1,5 +1,3 @@
-from typing import final
-
 import numpy as np
 import numpy.typing as npt
 from typing_extensions import disjoint_base
@@ -16,7 +14,10 @@ class DocumentIndex:
     @property
     def documents(self) -> Documents: ...
     @property
+    def work(self) -> int: ...
+    @property
     def nbytes(self) -> int: ...
+    def cells_kept(self) -> _Cells: ...
     def append(self, others: Documents, places: _Numbers, cells: _Cells = None) -> None: ...
     def pairs(
         self,
@@ -28,15 +29,6 @@ class DocumentIndex:
         most: int,
         cells: _Cells = None,
     ) -> tuple[_Numbers, _Numbers, int, int]: ...
-
-@disjoint_base
-class PostingLists(DocumentIndex): ...
-
-@final
-class Bitmaps(PostingLists): ...
-
-@final
-class FpTree(DocumentIndex): ...
 
 def matching(
     first: Documents,

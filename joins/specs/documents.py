@@ -21,7 +21,7 @@ Output = Literal["both", "merged", "ids"]
 Arrays = Literal["sets", "equal"]
 Nulls = Literal["value", "nothing"]
 Malformed = Literal["refuse", "skip", "side"]
-Local = Literal["auto", "fp_tree", "hash"]
+Local = Literal["auto", "bitmaps", "by_shape", "fp_tree", "hash"]
 
 #: What the user calls the two documents of a pair where both are of one stream.
 SIDES: Final = ("first", "second")

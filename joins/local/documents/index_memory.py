@@ -1,24 +1,13 @@
 """IndexMemory: the indexes of all windows, and the values they share, under one bound."""
 
 from collections.abc import Iterable
-from typing import Final
 
 from lsmstate.cython_ext.documents.attribute_values import AttributeValues
-from lsmstate.cython_ext.documents.document_index import (
-    Bitmaps,
-    DocumentIndex,
-    FpTree,
-    PostingLists,
-)
+from lsmstate.cython_ext.documents.document_index import DocumentIndex
 from lsmstate.cython_ext.documents.json_reader import JsonReader
+from lsmstate.joins.local.documents.adaptive_index import INDEXES, AdaptiveIndex, Choice
 from lsmstate.joins.local.documents.stored_window import StoredWindow
 from lsmstate.joins.specs.documents import NaturalSpec
-
-INDEXES: Final[dict[str, type[DocumentIndex]]] = {
-    "auto": Bitmaps,
-    "fp_tree": FpTree,
-    "hash": PostingLists,
-}
 
 
 class IndexMemory:
@@ -28,6 +17,7 @@ class IndexMemory:
         self._spec = spec
         self._most_bytes = most_bytes
         self.dropped = 0
+        self.choice = Choice()
         self._begin()
 
     def _begin(self) -> None:
@@ -35,9 +25,13 @@ class IndexMemory:
         self.values = AttributeValues(spec.include, spec.exclude)
         self.reader = JsonReader(self.values, spec.arrays == "sets", spec.nulls == "value")
 
-    def new_index(self) -> DocumentIndex:
+    def new_index(self) -> DocumentIndex | AdaptiveIndex:
         """An index without documents."""
-        return INDEXES[self._spec.local](self.values, self._spec.at_least)
+        spec = self._spec
+        if spec.local == "auto":
+            # With the values, two windows of the largest size are at hand.
+            return AdaptiveIndex(self.values, spec.at_least, self.choice, self._most_bytes // 2)
+        return INDEXES[spec.local](self.values, spec.at_least)
 
     def make_room(self, windows: Iterable[StoredWindow]) -> None:
         """Drop all indexes if they take too much; before, list what they hold. Documents that were

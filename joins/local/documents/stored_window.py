@@ -18,6 +18,7 @@ import pyarrow as pa
 from lsmstate.cython_ext.documents.attribute_values import Documents
 from lsmstate.cython_ext.documents.document_index import DocumentIndex
 from lsmstate.joins.document_reading import CELLS
+from lsmstate.joins.local.documents.adaptive_index import AdaptiveIndex
 from lsmstate.joins.local.documents.posting_keys import Units
 from lsmstate.joins.specs.documents import (
     DOCUMENT_KEY,
@@ -44,7 +45,7 @@ class StoredWindow:
         stream: str,
         window: int,
         store: MultimapStore,
-        new_index: Callable[[], DocumentIndex],
+        new_index: Callable[[], DocumentIndex | AdaptiveIndex],
         read: Callable[[pa.RecordBatch], Documents],
     ) -> None:
         """Look up what the store has of it. ``read``: the documents of stored rows, by the values
@@ -64,7 +65,7 @@ class StoredWindow:
         self.units = Units.from_text(found["units"][0].as_py()) if found.num_rows else None
         self.classes: list[int] = json.loads(found["classes"][0].as_py()) if found.num_rows else []
         self.low = self.listed
-        self.index: DocumentIndex = new_index()
+        self.index = new_index()
 
     def _last_number(self) -> int:
         pieces = self._store.iterate(self.stream, prefix=(self.window,), reverse=True, max_bytes=1)
