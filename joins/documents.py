@@ -31,6 +31,12 @@ from lsmstate.store import BatchLike
 #: What a single stream is called.
 STREAM: Final = "documents"
 
+#: Options of other joins, and what to say of them.
+INSTEAD: Final = {
+    "changes": "a natural join has no changelogs as inputs, only documents; leave it out",
+    "emit": "a natural join gives pairs as they are found, and takes none back; leave it out",
+}
+
 _NOT_HERE: Final = "does not apply to a natural join in plain Python; leave it out"
 
 
@@ -65,8 +71,9 @@ class NaturalJoin:
             an object, whole numbers beyond 64 bits, halves of surrogate pairs. "refuse" refuses the
             batch. "skip" leaves it out and counts it. "side" gives its rows in
             ``malformed_rows`` too.
-        local: Which index finds partners: "auto", "fp_tree" (a prefix tree) or "hash" (posting
-            lists). All give the same pairs.
+        local: Which index finds partners: "by_shape" (documents of the same attributes together),
+            "bitmaps", "fp_tree" (a prefix tree) or "hash" (posting lists). "auto" tries the first
+            three on a sample now and then. All give the same pairs.
         piece_bytes: Most bytes of a piece of the results, unless a row is larger.
         time: Inside which windows documents meet: ``Time(event_time={"documents": "at"},
             window="10 minutes")``, or ``Time(window=1000)``: that many documents of the one stream.
@@ -91,7 +98,7 @@ class NaturalJoin:
         ```
     """
 
-    @names_checked(GROUPS, NO_BUCKETS)
+    @names_checked(GROUPS, {**NO_BUCKETS, **INSTEAD})
     def __init__(
         self,
         streams: pa.Schema | Mapping[str, pa.Schema],

@@ -269,11 +269,22 @@ def makes_tables_alike(routing: TableRouting) -> bool:
     return bool(getattr(routing, "makes_tables_alike", False))
 
 
+def needs_local_tables(routing: TableRouting) -> bool:
+    """Whether it cannot route without tables of which there must be one maker, as a routing that
+    can denies by an attribute ``needs_tables``. They lie in a local directory."""
+    return not makes_tables_alike(routing) and bool(getattr(routing, "needs_tables", True))
+
+
 class Observer(Protocol):
     """Watches what one bucket stores in one micro-batch."""
 
-    def add(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch) -> None:
-        """Note rows that are stored, with their keys."""
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """What the metrics show of the table, by name."""
+        ...
+
+    def add(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch, role: Role) -> None:
+        """Note rows that are stored, as their bucket's own or as copies, with their keys."""
         ...
 
     def kept(self) -> dict[str, Any]:
@@ -298,7 +309,13 @@ class ObservingRouting(TableRouting, Protocol):
         ...
 
     def observer(
-        self, bucket: int, table: Any, kept: Mapping[str, Any] | None, *, is_last: bool
+        self,
+        bucket: int,
+        table: Any,
+        kept: Mapping[str, Any] | None,
+        *,
+        is_last: bool,
+        watermark_us: int | None,
     ) -> Observer:
         """Watch what a bucket stores.
 
@@ -307,6 +324,7 @@ class ObservingRouting(TableRouting, Protocol):
             table: The table of the micro-batch.
             kept: What ``kept`` of the last observer of the bucket gave; None: it is the first.
             is_last: Whether the next micro-batch may have another table.
+            watermark_us: The watermark of the micro-batch; None: there is none yet.
         """
         ...
 

@@ -20,8 +20,9 @@ from bench.joins.document_data import DATA
 from lsmstate.cython_ext.documents.attribute_values import Documents
 from lsmstate.joins.document_reading import READING
 from lsmstate.joins.routing.documents.association_groups import SAMPLE, values_of
-from lsmstate.joins.routing.documents.group_assigner import GroupAssigner, Quality
+from lsmstate.joins.routing.documents.group_assigner import GroupAssigner
 from lsmstate.joins.routing.documents.hypercube import HypercubeRouting
+from lsmstate.joins.routing.documents.quality import Quality
 
 Counted = tuple[list[Quality], int]
 
@@ -32,8 +33,7 @@ def hypercube(windows: Sequence[list[str]], partitions: int) -> Counted:
     found = []
     for texts in windows[1:]:
         cells = routing.cells(READING.read(pa.array(texts)))
-        loads = np.bincount(cells.numbers, minlength=partitions)
-        found.append(Quality.of(loads, int((cells.counts > 0).sum())))
+        found.append(Quality.of_cells(cells, partitions))
     return found, 0
 
 

@@ -5,23 +5,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.joins.document_reading import Reading
-from lsmstate.joins.documents import STREAM, store_memory
+from lsmstate.joins.documents import INSTEAD, STREAM, store_memory
 from lsmstate.joins.kinds import kind_of
 from lsmstate.joins.options import GROUPS, STATE, TIME, State, Time, refuse_other_fields
-from lsmstate.joins.protocols import Routing
-from lsmstate.joins.routing.documents.association_groups import GroupRouting
-from lsmstate.joins.routing.documents.hypercube import SAMPLE, HypercubeRouting, check_split
+from lsmstate.joins.routing.documents.association_groups import SAMPLE, UNKNOWN
+from lsmstate.joins.routing.documents.document_table import HYPERCUBE, ROUTINGS, Layout
+from lsmstate.joins.routing.documents.hypercube import HypercubeRouting, check_split
+from lsmstate.joins.routing.documents.learned_routing import LearnedRouting, Tumbling
+from lsmstate.joins.routing.documents.quality import Quality
 from lsmstate.joins.specs.documents import (
     MERGED,
     SIDES,
     Arrays,
     Local,
+    Malformed,
     NaturalSpec,
     Nulls,
     Output,
@@ -30,7 +33,8 @@ from lsmstate.joins.specs.one_key import output_names
 from lsmstate.option_names import names_checked
 from lsmstate.spark_integration.catalyst.names import quoted
 from lsmstate.spark_integration.columns.schemas import output_fields
-from lsmstate.spark_integration.joins.late_rows import LateRows
+from lsmstate.spark_integration.joins.late_rows import LateRows, check_late
+from lsmstate.spark_integration.joins.malformed_rows import MalformedRows
 from lsmstate.spark_integration.joins.run_join import run_join
 from lsmstate.spark_integration.joins.spec_operator import pinned_inputs, plan_of
 from lsmstate.spark_integration.joins.watermarks import watermarked
@@ -40,12 +44,11 @@ from lsmstate.spark_integration.stateful_operator.build import default_buckets, 
 from lsmstate.store_base.checks import nearest
 
 OPERATOR: Final = "natural_join"
-ROUTINGS: Final = ("hypercube", "association_groups")
 
 _BY_WATERMARK: Final = "does not apply to a natural join; its event times are those of watermarks"
 
 
-@names_checked(GROUPS)
+@names_checked(GROUPS, INSTEAD)
 def natural_join(
     documents: DataFrame | Mapping[str, DataFrame],
     document: str | Mapping[str, str],
@@ -57,12 +60,13 @@ def natural_join(
     at_least: int = 1,
     arrays: Arrays = "sets",
     nulls: Nulls = "value",
-    malformed: str = "refuse",
+    malformed: Malformed = "refuse",
     local: Local = "auto",
     routing: str = "hypercube",
     sample: DataFrame | Sequence[Any] | None = None,
     split: Mapping[str, int] | None = None,
     unknown: str = "hash",
+    theta: float | None = 0.2,
     time: Time = TIME,
     state: State = STATE,
 ) -> DataFrame:
@@ -85,16 +89,22 @@ def natural_join(
         arrays: "sets" or "equal": whether order and number of elements count.
         nulls: "value": null equals null. "nothing": an attribute that is null is left out.
         malformed: "refuse" fails the query. "skip" leaves malformed documents out, and counts them
-            in the metrics.
-        local: Which index finds partners in a bucket: "auto", "fp_tree" or "hash".
+            in the metrics. "side" keeps their rows in the state too, in a stream ``NAME
+            (malformed)``.
+        local: Which index finds partners in a bucket: "auto", "bitmaps", "by_shape", "fp_tree" or
+            "hash".
         routing: "hypercube": a grid of buckets, whose dimensions are attributes. A document is
             copied along those that it lacks. "association_groups": values that occur together have
             one bucket.
         sample: Some documents, from which the routing is chosen: a static DataFrame with the column
             of the documents, or JSON texts or dictionaries. The first start keeps the choice.
-        split: The grid instead: ``{"user": 4, "host": 2}``.
-        unknown: Of association groups: where values go that the sample lacks. "hash" or
-            "broadcast".
+            Default: the first documents that arrive.
+        split: The grid instead: ``{"user": 4, "host": 2}``. It stays.
+        unknown: Of association groups: where values go that the sample lacks. "hash": to the bucket
+            of their hash. "broadcast": everywhere, until they were seen three times.
+        theta: With tumbling windows: by which part copies or the largest load of a window may
+            exceed what was estimated. If they exceed it more, later windows are routed by a choice
+            from newer documents. None: the first choice stays.
         time: Inside which windows of the watermark's column documents meet, and what becomes of
             late ones, with ``window``, ``late`` and ``late_batches``. The slide of a window divides
             its length. Default: the full history.
@@ -107,11 +117,11 @@ def natural_join(
         InvalidArgumentError: A value does not fit; the message names it, the cause and the remedy.
 
     Cost:
-        Without ``sample`` and ``split`` all documents go to one bucket.
+        A document is read once where it is routed, and once in each bucket that it is copied to.
 
     Example:
         ```python
-        pairs = natural_join(events, "event", id="id", output="ids", sample=some_events)
+        pairs = natural_join(events, "event", id="id", output="ids")
         ```
     """
     refuse_other_fields(time, ("window", "late", "late_batches"), _BY_WATERMARK)
@@ -125,11 +135,6 @@ def natural_join(
     )
     inputs = Inputs.of(spark, frames, {name: [column] for name, column in columns.items()})
     rows = {plan.name: plan.rows for plan in inputs.plans}
-    if malformed not in ("refuse", "skip"):
-        raise InvalidArgumentError(
-            f'malformed={malformed!r}: on Spark malformed documents fail the query ("refuse"), '
-            'or are left out and counted ("skip")'
-        )
     spec = NaturalSpec.create(
         rows,
         columns,
@@ -153,52 +158,58 @@ def natural_join(
             'give a duration, as in Time(window="10 minutes")'
         )
     buckets = options.buckets or default_buckets(spark)
-    chosen, told = _routing(routing, sample, split, unknown, columns, spec.reading, buckets)
+    texts = [] if sample is None else _texts(sample, columns)
+    learned = _learned(spec, routing, unknown, theta)
+    chosen = _first(replace(learned, buckets=buckets), texts, split)
+    told = chosen.initial_table.explain() or f"{routing}, chosen from the first documents"
     described = {"kind": kind_of(spec).name, **spec.described()}
     settings = {"join": json.loads(json.dumps(described)), **pinned_inputs(inputs, options)}
     settings = {**settings, "routing": routing}
     plan = plan_of(spec, inputs, chosen, options, settings, OPERATOR, told)
+    check_late(time.late, time.late_batches, options.backend)
     late = LateRows.of(inputs.plans, spec.event_time, time.late_batches)
-    plan = late.added_to(plan)
-    function = run_join(spec, plan.inputs, late=late)
+    aside = MalformedRows.of(inputs.plans, malformed, options.backend)
+    plan = aside.added_to(late.added_to(plan))
+    function = run_join(spec, plan.inputs, late=late, malformed=aside)
     return stateful_operator(plan, inputs, function, _output(spec, frames))
 
 
-def _routing(
-    routing: str,
-    sample: DataFrame | Sequence[Any] | None,
-    split: Mapping[str, int] | None,
-    unknown: str,
-    columns: Mapping[str, str],
-    reading: Reading,
-    buckets: int,
-) -> tuple[Routing, str]:
-    """The routing, and its explanation."""
+def _learned(spec: NaturalSpec, routing: str, unknown: str, theta: float | None) -> LearnedRouting:
+    """The routing without a choice. InvalidArgumentError for what does not fit."""
     if routing not in ROUTINGS:
         raise InvalidArgumentError(f"routing={routing!r} is unknown{nearest(routing, ROUTINGS)}")
-    texts = [] if sample is None else _texts(sample, columns)
-    if routing == "association_groups":
-        if split is not None or not texts:
-            raise InvalidArgumentError(
-                f"routing={routing!r}: the groups are made from a sample; give sample=..., and "
-                "leave split out"
-            )
-        groups = GroupRouting.chosen(texts, buckets, reading, unknown=unknown)
-        return groups, groups.explain()
-    if split is not None:
-        check_split(split, buckets)
-        grid = HypercubeRouting(dict(split), reading)
-    elif texts:
-        grid = HypercubeRouting.chosen(texts, buckets, reading)
-    else:
-        grid = HypercubeRouting({}, reading)
-    return grid, grid.explain(_read(texts, reading) if texts else None)
+    if unknown not in UNKNOWN:
+        raise InvalidArgumentError(f"unknown={unknown!r} is unknown{nearest(unknown, UNKNOWN)}")
+    if theta is not None and (
+        isinstance(theta, bool) or not isinstance(theta, int | float) or not theta >= 0
+    ):
+        raise InvalidArgumentError(
+            f"theta={theta!r}: give by which part a window may be worse than estimated, 0 or more, "
+            "as in theta=0.2, or None"
+        )
+    window = None
+    if spec.window is not None and spec.window.panes == 1:
+        assert spec.event_time is not None
+        window = Tumbling(spec.event_time.columns, spec.window.size)
+    return LearnedRouting(routing, spec.reading, unknown, window, theta)
 
 
-def _read(texts: Sequence[str], reading: Reading) -> Any:
-    import pyarrow as pa
-
-    return reading.read(pa.array(list(texts[:SAMPLE]), pa.string()))
+def _first(
+    routing: LearnedRouting, texts: Sequence[str], split: Mapping[str, int] | None
+) -> LearnedRouting:
+    """The routing with what the user chose."""
+    if split is None:
+        return replace(routing, first=routing.layout(texts)) if texts else routing
+    if routing.kind != HYPERCUBE:
+        raise InvalidArgumentError(
+            f"split={dict(split)!r} is a grid, and routing={routing.kind!r} has none; leave one of "
+            "them out"
+        )
+    check_split(split, routing.buckets)
+    grid = HypercubeRouting(dict(split), routing.reading)
+    cells = grid.cells(routing.reading.read(pa.array(list(texts), pa.string())))
+    estimated = Quality.of_cells(cells, routing.buckets)
+    return replace(routing, first=Layout(grid, estimated), is_fixed=True)
 
 
 def _texts(sample: DataFrame | Iterable[Any], columns: Mapping[str, str]) -> list[str]:

@@ -13,6 +13,7 @@ from lsmstate.joins.local.parts.probe_order import ProbeOrder
 from lsmstate.joins.local.parts.row_picks import Picked
 from lsmstate.joins.protocols import Batch, Context, Spec
 from lsmstate.spark_integration.joins.late_rows import NO_LATE_ROWS, LateRows
+from lsmstate.spark_integration.joins.malformed_rows import NO_MALFORMED_ROWS, MalformedRows
 from lsmstate.spark_integration.plan.bucket import Bucket, BucketFunction, InputBatch
 from lsmstate.spark_integration.plan.stateful_plan import InputPlan
 from lsmstate.store import MultimapStore
@@ -42,6 +43,7 @@ def run_join(
     *,
     unmatched: str = "count",
     late: LateRows = NO_LATE_ROWS,
+    malformed: MalformedRows = NO_MALFORMED_ROWS,
     result_times: Callable[[pa.Schema], ResultTimes] | None = None,
     gives_picks: bool = False,
     most_results: float | None = None,
@@ -56,6 +58,7 @@ def run_join(
         inputs: The inputs of the operator.
         unmatched: What becomes of a retraction of a row that is not stored.
         late: What becomes of late rows.
+        malformed: What becomes of rows without a document.
         result_times: Makes what adds the event time to results; None: they have none.
         most_results: Most results for each row of a batch; None: they are logged.
         gives_picks: Whether the plan has ``parts``, so that results may leave as picks.
@@ -98,6 +101,7 @@ def run_join(
             else:
                 yield from found.picks() if gives_picks else found
             late.keep(bucket, store, batch, joined.late_rows, joined.watermark_us)
+            malformed.keep(bucket, store, batch, getattr(joined, "malformed_rows", None))
         if bucket.watermark_us is not None:
             yield from joined.advance(bucket.watermark_us)
         joined.finish()

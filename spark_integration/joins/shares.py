@@ -12,6 +12,7 @@ from typing import Final
 from pyspark.sql import DataFrame
 
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.routing.documents.learned_routing import LearnedRouting
 from lsmstate.joins.routing.shares import JoinGraph, Shares, choose
 from lsmstate.joins.routing.shares_router import SharesRouting
 from lsmstate.joins.routing.skew.spread_router import SpreadRouting
@@ -88,8 +89,10 @@ def explain_join(joined: DataFrame, checkpoint: str | None = None) -> str:
 
     Args:
         joined: A DataFrame that contains the result of ``multiway_join`` or ``natural_join``.
-        checkpoint: Checkpoint location of a query with ``hot_keys="spread"``, which runs or ran.
-            Then the hot keys that are spread by now are listed with their buckets, from 0.
+        checkpoint: Checkpoint location of a query that runs or ran. With ``hot_keys="spread"``, the
+            hot keys that are spread by now are listed with their buckets, from 0. Of a
+            natural_join, the routing by now is shown, what it was estimated to cost, and what was
+            seen.
 
     Returns:
         The description, some lines of text.
@@ -114,9 +117,13 @@ def explain_join(joined: DataFrame, checkpoint: str | None = None) -> str:
             "the DataFrame contains no multiway_join; give the DataFrame that multiway_join or "
             "natural_join returned, or one that was made of it"
         )
-    if checkpoint is None or found[0].settings.get(SKEW) != SPREAD:
+    is_spread = found[0].settings.get(SKEW) == SPREAD
+    if checkpoint is None or not (is_spread or found[0].operator == "natural_join"):
         return found[0].explanation
     root = found[0].state_dir or below(checkpoint, STATE_NAME)
+    if not is_spread:
+        learned = newest_table(StatePlace(root), LearnedRouting()).explain()
+        return learned or found[0].explanation
     check_local(root)
     spread = newest_table(StatePlace(root), SpreadRouting()).explain()
     return f"{found[0].explanation}\n{spread or 'no key is spread yet'}"

@@ -111,6 +111,7 @@ def observe(frames: DataFrame, counters: Sequence[str] = ()) -> DataFrame:
         "checkpoint_ms": f"{_sum('commit_us')} / 1000",
         "hand_over_ms": f"{_sum('hand_over_us')} / 1000",
         "longest_hand_over_ms": f"{_greatest('hand_over_us')} / 1000",
+        "bucket_rows_in": f"sort_array(collect_list(metrics[{_NUMBERS.index('rows_in')}]))",
         "fan_out": f"array({', '.join(fan_out)})",
         "hottest": f"array({', '.join(hottest)})",
     }

@@ -45,6 +45,8 @@ class QueryMetrics:
     unmatched_retractions: int
     """Retractions of rows that were not stored. In a join by several keys each copy counts."""
     largest_bucket_rows_in: int
+    bucket_rows_in: tuple[int, ...]
+    """Rows of each of these buckets, the fewest first."""
     watched_rows: int
     """Rows among which hot keys were counted; rows of earlier micro-batches count less and less.
     0 without ``skew``."""
@@ -130,6 +132,13 @@ class QueryMetrics:
         return _ratio(self.largest_bucket_rows_in * self.buckets, self.rows_in)
 
     @property
+    def rows_gini(self) -> float:
+        """Gini coefficient of the rows of these buckets: 0.0 is even, near 1.0 one has them all."""
+        ranks = range(1 - len(self.bucket_rows_in), len(self.bucket_rows_in), 2)
+        weighed = sum(rank * rows for rank, rows in zip(ranks, self.bucket_rows_in, strict=True))
+        return _ratio(weighed, len(self.bucket_rows_in) * self.rows_in)
+
+    @property
     def state_skew(self) -> float:
         """Disk of the largest of these buckets, divided by their mean."""
         return _ratio(self.largest_bucket_disk_bytes * self.buckets, self.state_disk_bytes)
@@ -159,6 +168,7 @@ def metrics_of(progress: "StreamingQueryProgress") -> QueryMetrics | None:
         "batch_id": progress["batchId"],
         "batch_ms": progress["batchDuration"],
         "fan_out": tuple(observed["fan_out"]),
+        "bucket_rows_in": tuple(observed["bucket_rows_in"]),
         "hottest_keys": hottest_keys(observed["hottest"], observed["watched_rows"]),
         "counts": {
             name.removeprefix(COUNT): observed[name]

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from pyspark.sql.streaming.state import GroupState
 
-from lsmstate.joins.protocols import ObservingRouting, Role
+from lsmstate.joins.protocols import Role
 from lsmstate.options import MIB
 from lsmstate.spark_integration.checkpoint.attempt import (
     attempt_store,
@@ -50,7 +50,6 @@ def stateful_function(plan: StatefulPlan, function: BucketFunction) -> StatefulF
     """The function that Spark calls per bucket. It yields frames of results and one row of
     metrics."""
     pacer = _Pacer()
-    observes = isinstance(plan.routing, ObservingRouting)
 
     def call(
         key: tuple[Any, ...], pieces: Iterator[pd.DataFrame], state: GroupState
@@ -83,9 +82,7 @@ def stateful_function(plan: StatefulPlan, function: BucketFunction) -> StatefulF
                 watch = KeyWatch(plan, store, run, bucket) if plan.skew else None
                 if watch is not None:
                     batches = watch.passing(batches)
-                observed = None
-                if observes and bucket.place >= 0:
-                    observed = TableWatch(plan, store, run, bucket)
+                observed = TableWatch.of(plan, store, run, bucket)
                 if observed is not None:
                     batches = observed.passing(batches)
                 waiting: list[ResultFrame] = []
@@ -106,6 +103,7 @@ def stateful_function(plan: StatefulPlan, function: BucketFunction) -> StatefulF
                     measured.watched(watch.rows, watch.taken_rows)
                     watch.keep()
                 if observed is not None:
+                    measured.counts = {**measured.counts, **observed.counts}
                     observed.keep()
                 pointer = measured.commit(store)
                 if watch is not None:

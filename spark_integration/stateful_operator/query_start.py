@@ -158,6 +158,12 @@ def _prepare(query: Any, query_id: str, wanted: Wanted, context: Any) -> dict[st
         _check_state_is_there(storage.place(state_url(f"{checkpoint}/commits")), place)
     if wanted.settings.get(SKEW) == SPREAD:
         check_local(root)
+    elif wanted.needs_tables and place.local_directory is None:
+        raise InvalidArgumentError(
+            f"{wanted.operator} learns its routing by tables in a local directory, and its state "
+            f"is in {place.where}; give sample=... or split=..., which fix the routing, or name a "
+            "local state_dir"
+        )
     conf = query.sparkSessionForStream().conf()
     _check_policy(conf, wanted)
     partitions = context.defaultParallelism()

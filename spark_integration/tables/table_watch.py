@@ -5,8 +5,8 @@ with the rows it is about, and survives a restart.
 """
 
 import json
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, Self
 
 import pyarrow as pa
 
@@ -49,14 +49,34 @@ class TableWatch:
                 kept = json.loads(row["kept"])
                 tables.check_is_known(row["batch"], run.batch_id)
         self._observer = routing.observer(
-            bucket.place, tables.table(run.batch_id), kept, is_last=precedes_table(run.batch_id)
+            bucket.place,
+            tables.table(run.batch_id),
+            kept,
+            is_last=precedes_table(run.batch_id),
+            watermark_us=bucket.watermark_us,
         )
+
+    @classmethod
+    def of(
+        cls, plan: StatefulPlan, store: MultimapStore, run: TaskRun, bucket: Bucket
+    ) -> Self | None:
+        """Watch a bucket; None: there is nothing to watch for."""
+        if not isinstance(plan.routing, ObservingRouting) or bucket.place < 0:
+            return None
+        if VersionedTables.of(plan, run) is None:
+            return None
+        return cls(plan, store, run, bucket)
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """What the metrics show of the table, by name."""
+        return self._observer.counts
 
     def passing(self, batches: Iterator[InputBatch]) -> Iterator[InputBatch]:
         """The batches unchanged. Rows that are stored in this bucket are noted."""
         for batch in batches:
             if batch.role != Role.PROBE:
-                self._observer.add(batch.input, batch.rows, batch.keys)
+                self._observer.add(batch.input, batch.rows, batch.keys, Role(batch.role))
             yield batch
 
     def keep(self) -> None:

@@ -24,7 +24,14 @@ import lsmstate
 from lsmstate import Expiry, InvalidArgumentError, Options, StreamSchema, open_store
 from lsmstate.cli.main import app
 from lsmstate.cython_ext.memory.budget import Budget
-from lsmstate.join import MultiwayJoin, State, Time, asof_join, similarity_join
+from lsmstate.join import (
+    MultiwayJoin,
+    NaturalJoin,
+    State,
+    Time,
+    asof_join,
+    similarity_join,
+)
 from lsmstate.joins.options import Skew
 from lsmstate.stats import CacheStats, FilterStats, PauseStats, ProbeStats, StoreStats, WriteStats
 from support.grouped import grouped
@@ -113,6 +120,7 @@ def test_options_without_spark() -> None:
     assert shown(OPTIONS["MultiwayJoin"]) == taken(MultiwayJoin)
     assert shown([r for r in OPTIONS["similarity_join"] if "option" in r]) == taken(similarity_join)
     assert shown([r for r in OPTIONS["asof_join"] if "option" in r]) == taken(asof_join)
+    assert shown(OPTIONS["NaturalJoin"]) == taken(NaturalJoin)
     assert shown(OPTIONS["Time"]) == taken(Time)
     assert shown(OPTIONS["State"]) == taken(State)
     assert shown(OPTIONS["Skew"]) == taken(Skew)
@@ -127,11 +135,18 @@ def test_options_without_spark() -> None:
 
 def test_options_on_spark() -> None:
     pytest.importorskip("pyspark")
-    from lsmstate.spark import multiway_join, stateful_batches, streaming_sql, to_multiway
+    from lsmstate.spark import (
+        multiway_join,
+        natural_join,
+        stateful_batches,
+        streaming_sql,
+        to_multiway,
+    )
     from lsmstate.spark_integration.sql.staged import StagedQuery
     from lsmstate.spark_integration.state_reader import data_source
 
     assert shown(OPTIONS["multiway_join"]) == taken(multiway_join)
+    assert shown(OPTIONS["natural_join"]) == taken(natural_join)
     assert shown(OPTIONS["stateful_batches"]) == taken(stateful_batches)
     sql = "streaming_sql and to_multiway"
     assert shown(from_option(sql, "spark", "state")) == taken(streaming_sql, to_multiway)

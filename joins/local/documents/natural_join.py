@@ -12,7 +12,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,9 +24,9 @@ from lsmstate.cython_ext.documents.json_reader import FAULTS
 from lsmstate.cython_ext.rows.gather import Gatherer
 from lsmstate.cython_ext.rows.row_codec import RowCodec
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.joins.conditions.intervals import UNITS
-from lsmstate.joins.document_reading import CELLS
+from lsmstate.joins.document_reading import CELLS, panes
 from lsmstate.joins.local.documents.index_memory import IndexMemory
+from lsmstate.joins.local.documents.merged import united
 from lsmstate.joins.local.documents.stored_window import Cells, StoredWindow, cells_of
 from lsmstate.joins.local.parts.results import Results, check_finished
 from lsmstate.joins.local.parts.row_picks import Picked
@@ -50,11 +50,13 @@ from lsmstate.store import KeyBounds, MultimapStore, Mutation
 Numbers = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
-#: Counters, beside ``late_rows``.
+#: Counters, beside ``late_rows`` and those of the table of routes.
 MALFORMED: Final = "malformed_documents"
 FOUND: Final = "pairs"
 DROPS: Final = "index_drops"
-COUNTERS: Final = (MALFORMED, FOUND, DROPS)
+DOCUMENTS: Final = "documents"
+COPIES: Final = "copies"
+COUNTERS: Final = (MALFORMED, FOUND, DROPS, DOCUMENTS, COPIES)
 
 #: Bytes and number of documents that are read at once.
 _SLICE_BYTES: Final = 4 << 20
@@ -99,7 +101,7 @@ class NaturalLocalJoin:
         self._codec: RowCodec | None = None
         self._windows: dict[tuple[str, int], StoredWindow] = {}
         self._unfinished: Results | None = None
-        self._pairs = self._malformed = self._late = 0
+        self._pairs = self._malformed = self._late = self._documents = self._copies = 0
         self.late_rows: pa.RecordBatch | None = None
         #: With ``malformed="side"``: the rows of the last batch that hold no document.
         self.malformed_rows: pa.RecordBatch | None = None
@@ -115,9 +117,16 @@ class NaturalLocalJoin:
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """``late_rows``, ``malformed_documents``, ``pairs``, and ``index_drops``: how often the
-        index in memory grew too large and was dropped."""
-        found = {MALFORMED: self._malformed, FOUND: self._pairs, DROPS: self._memory.dropped}
+        """``late_rows``, ``malformed_documents``, ``pairs``; ``index_drops``: how often the index
+        in memory grew too large and was dropped; ``copies``: documents that were stored, and
+        ``documents``: those that are this bucket's own."""
+        found = {
+            MALFORMED: self._malformed,
+            FOUND: self._pairs,
+            DROPS: self._memory.dropped,
+            DOCUMENTS: self._documents,
+            COPIES: self._copies,
+        }
         return found if self._spec.event_time is None else {LATE_ROWS: self._late, **found}
 
     # What arrives
@@ -141,11 +150,14 @@ class NaturalLocalJoin:
         if spec.is_routed:
             rows = self._with_cells(rows, batch.marks)
         rows = self._in_time(stream, rows, counts=batch.role == Role.STORE)
+        self.malformed_rows = None
         self._forget_counted()
         self._memory.make_room(self._windows.values())
         rows, documents, places = self._readable(stream, rows, call, batch.role == Role.STORE)
         panes = self._panes_of(stream, rows)
         numbers = self._stored(stream, rows, panes)
+        self._copies += rows.num_rows
+        self._documents += rows.num_rows if batch.role == Role.STORE else 0
         found = self._found(stream, rows, panes, numbers, documents, places)
         self._unfinished = self._results(found)
         return self._unfinished
@@ -248,13 +260,7 @@ class NaturalLocalJoin:
             held = self._window(stream, pane).stored
             return pane + (held + np.arange(rows.num_rows, dtype=np.int64)) // window.size
         assert self._spec.event_time is not None
-        times = rows.column(self._spec.event_time.columns[stream])
-        ticks = times.view(pa.int64()).to_numpy(zero_copy_only=False)
-        per_second = 1000 ** UNITS.index(times.type.unit)
-        slide, rest = divmod(window.slide * per_second, 1_000_000)
-        if rest:  # of a coarser unit than the window's step
-            ticks, slide = ticks * (1_000_000 // per_second), window.slide
-        return np.asarray(np.floor_divide(ticks, slide))
+        return panes(rows.column(self._spec.event_time.columns[stream]), window.slide)
 
     def _last_pane(self, stream: str) -> int:
         """The pane that documents are counted into."""
@@ -484,7 +490,7 @@ class NaturalLocalJoin:
         width = piece.num_columns // 2
         first, second = piece.column(width - 1), piece.column(2 * width - 1)
         texts = [
-            json.dumps(_united(json.loads(a), json.loads(b)), ensure_ascii=False)
+            json.dumps(united(json.loads(a), json.loads(b)), ensure_ascii=False)
             for a, b in zip(first.to_pylist(), second.to_pylist(), strict=True)
         ]
         columns = [*piece.columns[: width - 1], *piece.columns[width : 2 * width - 1]]
@@ -570,13 +576,3 @@ def _spread(cells: tuple[Numbers, Numbers], places: Numbers, count: int) -> tupl
     counts = np.zeros(count, np.int64)
     counts[places] = np.diff(ends, prepend=0)
     return np.cumsum(counts), numbers
-
-
-def _united(first: Any, second: Any) -> Any:
-    """Two objects as one; what both have is equal, or is an object in both."""
-    if not (isinstance(first, dict) and isinstance(second, dict)):
-        return first
-    found = dict(first)
-    for name, value in second.items():
-        found[name] = _united(found[name], value) if name in found else value
-    return found

@@ -18,6 +18,7 @@ import base64
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -293,12 +294,10 @@ class GroupRouting:
                 f"the association groups need {found['of']} buckets, and there are {buckets}; give "
                 "the number of buckets that they were made for"
             )
-        values = np.frombuffer(base64.b64decode(found["values"]), np.uint64).tolist()
-        owners = np.frombuffer(base64.b64decode(found["partitions"]), np.uint16).tolist()
         paths = found["expansion"]
         return replace(
             self,
-            table=dict(zip(values, owners, strict=True)),
+            table=_decoded(found["values"], found["partitions"]),
             partitions=found["of"],
             unknown=found["unknown"],
             expansion=None if paths is None else Expansion(tuple(paths)),
@@ -308,7 +307,7 @@ class GroupRouting:
         self, stream: str, rows: pa.Schema, keys: pa.Schema, table: object = None
     ) -> CellRouter:
         """The router of one stream."""
-        return CellRouter(self, self.reading)
+        return CellRouter(lambda documents, _: self.cells(documents), self.reading)
 
     def cells(self, documents: Documents) -> Cells:
         """The cells of documents."""
@@ -344,6 +343,14 @@ class GroupRouting:
             f"most {largest[0][1] if largest else 0} in one; unknown values: {self.unknown}"
             f"{expanded}"
         )
+
+
+@lru_cache(maxsize=16)
+def _decoded(values: str, partitions: str) -> Mapping[int, int]:
+    """A table as ``adopted`` gave it. Every task of a micro-batch reads the same one."""
+    numbers = np.frombuffer(base64.b64decode(values), np.uint64).tolist()
+    owners = np.frombuffer(base64.b64decode(partitions), np.uint16).tolist()
+    return dict(zip(numbers, owners, strict=True))
 
 
 def _copies(documents: Iterable[Values], table: Mapping[int, int]) -> int:

@@ -4,7 +4,8 @@ Two documents that match have a cell in common. Both are stored there, and the s
 gives the pair. So a copy has its smaller cells beside it, as the marks say.
 """
 
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,12 +30,9 @@ class Cells(NamedTuple):
         return np.diff(self.ends, prepend=0)
 
 
-class ChoosesCells(Protocol):
-    """The part of a routing that is its own."""
-
-    def cells(self, documents: Documents) -> Cells:
-        """The cells of documents. One without attributes has none."""
-        ...
+#: The part of a routing that is its own: the cells of documents, which are those of some rows. One
+#: without attributes has none.
+ChoosesCells = Callable[[Documents, pa.RecordBatch], Cells]
 
 
 class CellRouter:
@@ -50,7 +48,7 @@ class CellRouter:
         Cost: reading the documents, and a copy for each cell.
         """
         documents = self._reading.read(keys.column(0))
-        ends, numbers = self._chooser.cells(documents)
+        ends, numbers = self._chooser(documents, rows)
         counts = np.diff(ends, prepend=0)
         malformed = np.flatnonzero(documents.faults_found())
         positions = np.repeat(np.arange(len(counts), dtype=np.int64), counts)

@@ -12,11 +12,8 @@ Loads are compared as parts of a window, since windows and assigners differ in s
 """
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from lsmstate.cython_ext.documents.attribute_values import Documents
 from lsmstate.errors import InvalidArgumentError
@@ -29,34 +26,7 @@ from lsmstate.joins.routing.documents.association_groups import (
     placed,
     values_of,
 )
-
-
-@dataclass(frozen=True)
-class Quality:
-    """What a window cost."""
-
-    replication: float
-    """Copies of a document on average."""
-    largest_load: float
-    """Part of the documents that the fullest partition had."""
-    gini: float
-    """Of the loads: 0 where all are equal."""
-
-    @classmethod
-    def of(cls, loads: Sequence[int] | npt.NDArray[np.int64], documents: int) -> "Quality":
-        """The quality of loads, in documents."""
-        count = max(1, documents)
-        return cls(float(np.sum(loads)) / count, float(np.max(loads)) / count, gini(loads))
-
-
-def gini(loads: Sequence[int] | npt.NDArray[np.int64]) -> float:
-    """The Gini coefficient of loads."""
-    ordered = np.sort(np.asarray(loads, np.float64))
-    total = ordered.sum()
-    if not total:
-        return 0.0
-    ranks = np.arange(1, len(ordered) + 1)
-    return float((2 * ranks - len(ordered) - 1) @ ordered / (len(ordered) * total))
+from lsmstate.joins.routing.documents.quality import Quality
 
 
 class GroupAssigner:
@@ -154,9 +124,5 @@ class GroupAssigner:
         """End the window; decide whether the next one gets a new table."""
         found = Quality.of(self._loads, self._documents)
         assert self._created is not None
-        limit = 1 + self._theta
-        self._is_due = (
-            found.replication > limit * self._created.replication
-            or found.largest_load > limit * self._created.largest_load
-        )
+        self._is_due = found.is_worse(self._created, self._theta)
         return found

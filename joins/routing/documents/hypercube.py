@@ -21,6 +21,7 @@ from lsmstate.cython_ext.documents.attribute_values import Documents
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.document_reading import MARKS, READING, Reading
 from lsmstate.joins.routing.documents.cells import CellRouter, Cells
+from lsmstate.joins.routing.documents.quality import Quality
 from lsmstate.joins.routing.hash import bucket_of_hashes
 
 SPLIT: Final = "split"
@@ -66,7 +67,7 @@ class HypercubeRouting:
         self, stream: str, rows: pa.Schema, keys: pa.Schema, table: object = None
     ) -> CellRouter:
         """The router of one stream."""
-        return CellRouter(self, self.reading)
+        return CellRouter(lambda documents, _: self.cells(documents), self.reading)
 
     @property
     def count(self) -> int:
@@ -81,15 +82,11 @@ class HypercubeRouting:
     def explain(self, sample: Documents | None = None) -> str:
         """The grid and, of a sample, what it costs: for people."""
         if not self.split:
-            return "all documents go to one bucket; give a sample, or attributes to split by"
+            return "all documents go to one bucket: none has an attribute to split by"
         told = " x ".join(f"{name} {share}" for name, share in self.split.items())
         lines = [f"documents are split by {told}: {self.count} cells"]
         if sample is not None and len(sample):
-            copies, load = costs(self.cells(sample))
-            lines.append(
-                f"estimated: {copies:.2f} copies of a document, {load:.1%} of the documents in the "
-                f"fullest bucket (even: {1 / self.count:.1%})"
-            )
+            lines.append(f"estimated: {Quality.of_cells(self.cells(sample), self.count)}")
         return "\n".join(lines)
 
 
@@ -134,19 +131,11 @@ def chosen_split(documents: Documents, buckets: int) -> dict[str, int]:
             for shares in _grids(buckets, count):
                 some = {at: coordinates[at] for at in chosen}
                 cells = _cells(list(some.values()), list(shares), has_any)
-                copies, load = costs(cells)
-                cost = load * buckets + copies
+                cost = Quality.of_cells(cells, buckets).cost(buckets)
                 if cost < found[0] - 1e-9:
                     split = {names[at]: share for at, share in zip(chosen, shares, strict=True)}
                     found = (cost, count, split)
     return found[2]
-
-
-def costs(cells: Cells) -> tuple[float, float]:
-    """Copies of a document on average, and the part of the documents that the fullest cell has."""
-    count = max(1, int((cells.counts > 0).sum()))
-    loads = np.bincount(cells.numbers, minlength=1)
-    return len(cells.numbers) / count, float(loads.max()) / count
 
 
 def _grids(buckets: int, dimensions: int) -> list[tuple[int, ...]]:

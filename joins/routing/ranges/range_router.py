@@ -143,7 +143,13 @@ class RangeRouting:
         return SeenRanges.from_json(bucket, found)
 
     def observer(
-        self, bucket: int, table: RangeTable, kept: Mapping[str, Any] | None, *, is_last: bool
+        self,
+        bucket: int,
+        table: RangeTable,
+        kept: Mapping[str, Any] | None,
+        *,
+        is_last: bool,
+        watermark_us: int | None = None,
     ) -> "RangeObserver":
         """Watch what a bucket stores in a micro-batch.
 
@@ -152,6 +158,7 @@ class RangeRouting:
             table: The table of the micro-batch.
             kept: What ``kept`` of the last observer of the bucket gave.
             is_last: Whether the next micro-batch has another table.
+            watermark_us: Of no use here: ranges are no times.
         """
         return RangeObserver(self, bucket, table, kept or {}, is_last)
 
@@ -213,7 +220,18 @@ class RangeObserver:
         self._rows: dict[str, int] = {}
         self._codecs: dict[str, RowCodec] = {}
 
-    def add(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch) -> None:
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """None."""
+        return {}
+
+    def add(
+        self,
+        stream: str,
+        rows: pa.RecordBatch,
+        keys: pa.RecordBatch,
+        role: Role = Role.STORE,
+    ) -> None:
         """Note rows that are stored. Cost: a few vector operations, and before the next table a
         hash of each row."""
         bounded = Bounded.of(self._routing.keys_of(stream, rows, keys))

@@ -23,8 +23,9 @@ from lsmstate.joins.routing.documents.association_groups import (
     placed,
     values_of,
 )
-from lsmstate.joins.routing.documents.group_assigner import GroupAssigner, gini
-from lsmstate.joins.routing.documents.hypercube import HypercubeRouting, costs
+from lsmstate.joins.routing.documents.group_assigner import GroupAssigner
+from lsmstate.joins.routing.documents.hypercube import HypercubeRouting
+from lsmstate.joins.routing.documents.quality import Quality, gini
 from lsmstate.joins.specs.documents import NaturalSpec
 from lsmstate.opening import open_store
 from support.document_cases import SCHEMA, leaves, pairs_of, random_documents
@@ -59,7 +60,7 @@ NAMES = [
 ]
 
 
-@pytest.mark.parametrize("local", ["auto", "fp_tree", "hash"])
+@pytest.mark.parametrize("local", ["bitmaps", "by_shape", "fp_tree", "hash"])
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("memory", ["warm", "cold"])
 def test_each_pair_is_given_once(
@@ -155,9 +156,10 @@ def test_the_grid_that_costs_least() -> None:
     ]
     routing = HypercubeRouting.chosen(texts(documents), 8)
     assert dict(routing.split) == {"user": 8}
-    copies, load = costs(routing.cells(routing.reading.read(pa.array(texts(documents)))))
-    assert copies == 1
-    assert load < 0.2
+    cells = routing.cells(routing.reading.read(pa.array(texts(documents))))
+    quality = Quality.of_cells(cells, 8)
+    assert quality.replication == 1
+    assert quality.largest_load < 0.2
     assert "user 8: 8 cells" in routing.explain()
     with pytest.raises(InvalidArgumentError, match="needs 8 buckets, and there are 4"):
         routing.settled(4, routing.adopted)

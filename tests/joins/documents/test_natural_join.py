@@ -9,13 +9,19 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pyarrow as pa
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 from lsmstate.cython_ext.documents.attribute_values import AttributeValues
+from lsmstate.cython_ext.documents.json_reader import JsonReader
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.join import NaturalJoin, State, Time
 from lsmstate.joins.local.documents import index_memory, natural_join
+from lsmstate.joins.local.documents.merged import united
+from support.child_process import in_child
 from support.document_cases import (
     SCHEMA,
     batches,
@@ -25,10 +31,11 @@ from support.document_cases import (
     pairs_of,
     random_documents,
 )
+from support.examples import examples
 from support.paths import ROOT
 
 BACKENDS = ("lsm", "rocksdb", "memory")
-LOCAL = ("auto", "fp_tree", "hash")
+LOCAL = ("auto", "bitmaps", "by_shape", "fp_tree", "hash")
 START = datetime(2024, 1, 1, tzinfo=UTC)
 TIMED = pa.schema([*SCHEMA, ("at", pa.timestamp("us", "UTC"))])
 
@@ -254,6 +261,27 @@ def test_both_documents_and_merged_ones() -> None:
     assert (found["first_id"], found["second_id"]) == (1, 2)
 
 
+NAMES = st.sampled_from(["a", "b", "a.b", "c"])
+NESTED = st.dictionaries(
+    NAMES, st.recursive(st.integers(0, 2), lambda x: st.dictionaries(NAMES, x, max_size=2)),
+    max_size=3,
+)  # fmt: skip
+
+
+@given(NESTED, NESTED)
+@settings(max_examples=examples(300), deadline=None)
+def test_merged_documents_have_the_attributes_of_both(
+    first: dict[str, Any], second: dict[str, Any]
+) -> None:
+    reader = JsonReader(AttributeValues())
+    texts = [json.dumps(each) for each in (first, second)]
+    assume(not reader.read(pa.array(texts)).faults_found().any())
+    found = united(first, second)
+    assert leaves(found) == {**leaves(second), **leaves(first)}
+    assert not reader.read(pa.array([json.dumps(found)])).faults_found().any()
+    assert texts == [json.dumps(each) for each in (first, second)]
+
+
 def test_dictionaries_structs_and_maps_become_text() -> None:
     given = [{"id": 1, "doc": {"a": 1, "b": {"c": [1, 2]}}}, {"id": 2, "doc": {"a": 1}}]
     struct = pa.table({"id": [3], "doc": [{"a": 1, "z": None}]})
@@ -309,10 +337,40 @@ def test_memory_stays_bounded_where_all_documents_share_one_value() -> None:
         assert join.process("documents", [{"id": -1, "doc": '{"n": {"a": 9}}'}]).count() == 1
 
 
+@pytest.mark.stress
+@pytest.mark.parametrize(
+    ("count", "differ"), [(150_000, True), (5_000, False)], ids=["no pairs", "all pairs"]
+)
+def test_resident_memory_where_all_documents_share_one_value(count: int, differ: bool) -> None:
+    cap = 16 << 20
+
+    def work() -> None:
+        peak = 0
+        pairs = 0
+        with NaturalJoin(SCHEMA, "doc", id="id", output="ids", state=State(memory=cap)) as join:
+            for first in range(0, count, 1000):
+                rows = [
+                    {"id": at, "doc": json.dumps({"all": "x", "n": at if differ else 1})}
+                    for at in range(first, first + 1000)
+                ]
+                pairs += sum(piece.num_rows for piece in join.process("documents", rows))
+                if first == 1000:  # code and buffers of pyarrow are there by now
+                    before = psutil.Process().memory_info().rss
+                peak = max(peak, psutil.Process().memory_info().rss)
+            assert join.stats().peak_memory_bytes <= cap
+        print(f"{pairs} pairs, {(peak - before) >> 20} MiB more than after 2,000 documents")
+        assert pairs == (0 if differ else count * (count - 1) // 2)
+        # Beside the cap: one batch as Python has it, a piece of results, and the allocator's rest.
+        assert peak - before <= 2 * cap
+
+    in_child(work)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"document": "dok"}, "did you mean 'doc'"),
+        ({"changes": {"documents": "op"}}, "has no changelogs as inputs"),
         ({"document": "id"}, "is int64; give JSON text"),
         ({"output": "ids"}, "name their column"),
         ({"output": "idz", "id": "id"}, "did you mean 'ids'"),

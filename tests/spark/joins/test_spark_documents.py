@@ -13,7 +13,7 @@ pytest.importorskip("pyspark")
 from pyspark.sql import functions as F
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.spark import State, Time, metrics_of, natural_join
+from lsmstate.spark import QueryState, State, Time, explain_join, metrics_of, natural_join
 from support.document_cases import leaves, pairs_of, random_documents
 from support.spark_streams import FileStream, collected
 
@@ -49,8 +49,8 @@ def test_each_pair_comes_once_through_a_restart(spark: Any, tmp_path: Path, rout
         if routing == "hypercube":  # structs and maps become text
             given = given.withColumn("doc", F.parse_json("doc"))
         joined = natural_join(
-            given, "doc", id="id", output="ids", routing=routing, sample=sample,
-            state=State(buckets=4),
+            given, "doc", id="id", output="ids", routing=routing,
+            sample=None if routing == "hypercube" else sample, state=State(buckets=4),
         )  # fmt: skip
         got += collected(joined, tmp_path)
     assert joined.columns == ["first_id", "second_id"]
@@ -68,8 +68,8 @@ def test_windows_forget_and_malformed_documents_are_counted(spark: Any, tmp_path
         stream.add(pa.Table.from_pylist(rows, schema=SCHEMA))
     given = stream.read(spark).withWatermark("at", "10 minutes")
     joined = natural_join(
-        given, "doc", id="id", output="merged", malformed="skip",
-        split={"user": 2}, time=Time(window="20 minutes", late="side"), state=State(buckets=2),
+        given, "doc", id="id", output="merged", malformed="side",
+        time=Time(window="20 minutes", late="side"), state=State(buckets=2),
     )  # fmt: skip
     query = (
         joined.writeStream.format("memory")
@@ -79,12 +79,27 @@ def test_windows_forget_and_malformed_documents_are_counted(spark: Any, tmp_path
         .start()
     )
     query.awaitTermination()
+    told = explain_join(joined, str(tmp_path / "checkpoint"))
     got = spark.sql("SELECT first_id, second_id FROM windows").collect()
     flat = [leaves(each) for each in documents]
     expected = [pair for pair in pairs_of(flat) if pair[0] // 20 == pair[1] // 20]
     assert in_order(got) == sorted(expected)
-    counted = [metrics_of(p) for p in query.recentProgress]
-    assert sum(each.counts["malformed_documents"] for each in counted if each is not None) == 4
+    counted = [each for p in query.recentProgress if (each := metrics_of(p)) is not None]
+    assert sum(each.counts["malformed_documents"] for each in counted) == 4
+    # All but the empty ones, once, and their copies.
+    own = sum(each.counts["documents"] for each in counted)
+    assert own == sum(map(bool, flat))
+    copies = sum(each.counts["copies"] for each in counted)
+    assert own < copies == sum(sum(each.bucket_rows_in) for each in counted) - 4
+    assert all(0 <= each.rows_gini < 1 for each in counted)
+    assert "documents are split by" in told
+    assert "copies of a document" in told
+    # Malformed ones are kept.
+    state = QueryState.open(str(tmp_path / "checkpoint"))
+    stream = state.stream("documents (malformed)")
+    rows = [r for n in state.pointers for p in state.rows(n, stream) for r in p.to_pylist()]
+    assert [(row["id"], row["doc"]) for row in rows] == [(-1, "{")] * 4
+    assert sorted(row["_batch"] for row in rows) == [0, 1, 2, 3]
 
 
 @pytest.mark.spark
@@ -95,8 +110,12 @@ def test_what_does_not_fit_is_refused(spark: Any, tmp_path: Path) -> None:
         ({"document": "id"}, "give JSON text, VARIANT"),
         ({"time": Time(window=10)}, "have no number among all"),
         ({"time": Time(window="10 minutes")}, "has no event time"),
-        ({"malformed": "side"}, "left out and counted"),
-        ({"routing": "association_groups"}, "made from a sample"),
+        ({"malformed": "sid"}, "did you mean 'side'"),
+        ({"malformed": "side", "state": State(backend="memory")}, "choose that backend"),
+        ({"routing": "association_groups", "split": {"a": 2}}, "leave one of them out"),
+        ({"theta": -1}, "0 or more"),
+        ({"unknown": "hsh"}, "did you mean 'hash'"),
+        ({"time": Time(late_batches=3)}, "leave late_batches out"),
         ({"split": {"a": 9}, "state": State(buckets=4)}, "needs 9 buckets"),
     ):
         with pytest.raises(InvalidArgumentError, match=message):
