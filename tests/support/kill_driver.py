@@ -1,4 +1,4 @@
-"""A program that a test kills: join three streams until everything that has arrived is done.
+"""A program that a test kills: join streams until everything that has arrived is done.
 
 python kill_driver.py HOME FILES      (FILES a micro-batch of each of HOME/a, HOME/b, HOME/c)
 
@@ -11,6 +11,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = ROOT / "tests"
@@ -47,11 +48,32 @@ JOINS = {
         {"emit": "changes"},
         "SELECT * FROM {a} LEFT JOIN {b} ON a_k BETWEEN b_k - 1 AND b_k + 1",
     ),
+    # Documents that share ``k``; their tables of routes change.
+    "documents": (("a", "b"), None, {}, "SELECT * FROM {a} JOIN {b} ON a_k = b_k"),
 }
 
 
 def streams(home: Path) -> dict[str, FileStream]:
     return {name: FileStream(home / name, f"{name}_k BIGINT, {name}_text STRING") for name in NAMES}
+
+
+def joined_documents(frames: Any) -> Any:
+    """Two streams as documents that share ``k``, by groups of values that learn."""
+    from pyspark.sql import functions as F
+
+    from lsmstate.spark import State, natural_join
+
+    documents = {
+        name: frames[name].withColumn(
+            f"{name}_doc", F.struct(F.col(f"{name}_k").alias("k"), F.col(f"{name}_text"))
+        )
+        for name in "ab"
+    }
+    found = natural_join(
+        documents, {name: f"{name}_doc" for name in "ab"}, routing="association_groups",
+        unknown="broadcast", state=State(memory="16m", buckets=4),
+    )  # fmt: skip
+    return found.select("a_k", "a_text", "b_k", "b_text")
 
 
 def main() -> None:
@@ -80,11 +102,13 @@ def main() -> None:
     )
     spark.sparkContext.setLogLevel("OFF")
     names, on, options, _ = JOINS[os.environ.get("LSMSTATE_JOIN", "keys")]
-    joined = multiway_join(
-        {name: streams(home)[name].read(spark, files_per_batch) for name in names},
-        on=on,
-        **grouped(memory="16m", **options, **wanted.get("join", {})),
-    )
+    frames = {name: streams(home)[name].read(spark, files_per_batch) for name in names}
+    if on is None:
+        joined = joined_documents(frames)
+    else:
+        joined = multiway_join(
+            frames, on=on, **grouped(memory="16m", **options, **wanted.get("join", {}))
+        )
     print("started", flush=True)
     run_to_end(joined, wanted.get("checkpoint", home / "checkpoint"), home / "out")
     print("done", flush=True)

@@ -122,7 +122,8 @@ class Killer:
 
 
 @pytest.mark.parametrize(
-    ("provider", "joined"), [*((provider, "keys") for provider in PROVIDERS), ("hdfs", "range")]
+    ("provider", "joined"),
+    [*((each, "keys") for each in PROVIDERS), ("hdfs", "range"), ("hdfs", "documents")],
 )
 def test_whatever_is_killed_nothing_is_lost_and_nothing_doubled(
     provider: str, joined: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -136,10 +137,10 @@ def test_whatever_is_killed_nothing_is_lost_and_nothing_doubled(
     killer = Killer(tmp_path, provider, rng)
     done = dict.fromkeys(KINDS, 0)
     for number in range(kills):
-        kind = KINDS[number % len(KINDS)]
-        happened = getattr(killer, kind)()
-        done[kind] += happened
-        print(f"{kind}: {happened}, after batch {last_commit(tmp_path)}", flush=True)
+        way = KINDS[number % len(KINDS)]
+        happened = getattr(killer, way)()
+        done[way] += happened
+        print(f"{way}: {happened}, after batch {last_commit(tmp_path)}", flush=True)
     if killer.driver is not None:
         killer.driver.end()
     last = Driver(tmp_path, provider, files_per_batch=8)
