@@ -60,9 +60,14 @@ NAMES = [
 ]
 
 
-@pytest.mark.parametrize("local", ["bitmaps", "by_shape", "fp_tree", "hash"])
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("memory", ["warm", "cold"])
+@pytest.mark.parametrize(
+    ("memory", "local"),
+    [
+        *(("warm", local) for local in ("bitmaps", "by_shape", "fp_tree", "hash")),
+        ("cold", "auto"),  # documents are found by the lists in the store
+    ],
+)
 def test_each_pair_is_given_once(
     name: str, local: str, memory: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

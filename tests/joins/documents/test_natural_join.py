@@ -49,8 +49,10 @@ def memory(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     return str(request.param)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("local", LOCAL)
+@pytest.mark.parametrize(
+    ("backend", "local"),
+    [*(("lsm", local) for local in LOCAL), ("rocksdb", "auto"), ("memory", "auto")],
+)
 def test_pairs_are_those_of_brute_force(
     backend: str, local: Any, memory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
