@@ -324,3 +324,26 @@ def test_the_example_of_price_bands_equals_brute_force() -> None:
         wanted.update((trade["id"], name) for name in inside or [None])
     assert module.banded(iter(batches)) == wanted
     assert len(wanted) > 1000
+
+
+def test_a_retention_and_late_rows_need_no_equality() -> None:
+    streams = {
+        name: pa.schema([("at", pa.timestamp("us")), (f"{name}n", pa.int64())]) for name in "ab"
+    }
+
+    def row(name: str, minutes: int, number: int) -> list[dict[str, Any]]:
+        return [{"at": START + timedelta(minutes=minutes), f"{name}n": number}]
+
+    event_time = {"a": "at", "b": "at"}
+    for late, found_late in (("drop", 0), ("join", 1), ("side", 0)):
+        time = Time(event_time=event_time, retention={"a": "1 hour"}, late=late)  # type: ignore[arg-type]
+        with MultiwayJoin(streams, "a.an < b.bn", time=time) as join:
+            join.process("a", row("a", 0, 1)).close()
+            join.advance(START + timedelta(minutes=30)).close()
+            assert join.process("b", row("b", 40, 2)).count() == 1
+            assert join.process("b", row("b", 20, 2)).count() == found_late
+            assert join.late_count == 1
+            assert (join.late_rows is not None) == (late == "side")
+            join.advance(START + timedelta(minutes=60)).close()
+            assert join.process("b", row("b", 70, 2)).count() == 0
+            assert join.process("a", row("a", 80, 1)).count() == (3 if late == "join" else 2)
