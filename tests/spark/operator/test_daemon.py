@@ -1,9 +1,11 @@
 """pyspark's daemon that has our imports done before it forks workers."""
 
+import gc
 import os
 import socket
 import subprocess
 import sys
+from typing import Any
 
 import psutil
 import pytest
@@ -32,3 +34,10 @@ def test_it_listens_as_sparks_own_does_and_ends_with_spark() -> None:
     daemon.stdin.close()
     daemon.wait(60)
     daemon.stdout.close()
+
+
+@pytest.mark.spark
+def test_a_worker_looks_for_no_garbage_in_what_was_imported(spark: Any) -> None:
+    """Spark's worker does after each task."""
+    kept = spark.sparkContext.parallelize([0], 1).map(lambda _: gc.get_freeze_count()).first()
+    assert kept > 100_000
