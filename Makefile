@@ -11,7 +11,9 @@ JSON ?=
 # Releases of PySpark that SQL and DataFrames are converted on; `make spark-releases` tests them.
 SPARK_RELEASES ?= 4.0.5 4.1.4 4.2.1 4.3.0
 # Processes that run the tests, each with a Spark session of its own; a file of tests stays in one.
+# tests/conftest.py orders the files.
 JOBS ?= 2
+DIST := --dist loadfile --no-loadscope-reorder
 # Further arguments of pytest, e.g. ARGS="-k layers".
 ARGS ?=
 # What `make debug-quick` runs: tests of the extensions, and of the store over them.
@@ -23,12 +25,14 @@ BIN := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
 EXTENSION_SOURCES := setup.py $(shell find cython_ext -name '*.pyx' -o -name '*.pxd')
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-BUILD_EXT = $(BIN)/python setup.py --quiet build_ext --inplace --parallel 2
+# Modules are compiled as they are imported, which most never are. PySpark comes as sources; the wheel
+# that pip makes of them is unpacked at once, so it is not compressed.
+PIP_INSTALL := $(PIP) install --no-compile --config-settings=--build-option=--compression=stored
+BUILD_EXT := $(BIN)/python setup.py --quiet build_ext --inplace --parallel 2 >/dev/null
 
 .DEFAULT_GOAL := help
-.PHONY: help run kafka-demo test stress build debug debug-quick lint types docs docs-serve bench figures peers wheel \
-	dist-check clean check-all spark-releases
-.NOTPARALLEL:
+.PHONY: help run kafka-demo test stress build debug debug-quick lint types mypy stubtest docs docs-serve bench \
+	figures peers wheel dist-check clean check-all spark-releases
 
 help:
 	@echo "make run     the main job: four streams joined on Spark (SF=1 CAP=16m BATCHES=10 BACKEND=lsm JSON=)"
@@ -52,12 +56,12 @@ kafka-demo: check-all $(STAMPS)/run $(STAMPS)/release
 	@$(BIN)/lsmstate demo --kafka --scale $(SF) --memory $(CAP) --batches $(BATCHES) --backend $(BACKEND) $(if $(JSON),--json)
 
 test: check-all build lint types
-	@$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
+	@$(BIN)/python -m pytest --numprocesses $(JOBS) $(DIST) $(ARGS)
 
 # The slow tests, and those of hypothesis with all their examples. Shown at the end: what tests print,
 # such as the seed and each kill, not what Spark does.
 stress: check-all build
-	@LSMSTATE_EXAMPLES=$${LSMSTATE_EXAMPLES:-1} $(BIN)/python -m pytest -m "stress or hypothesis" -raP --show-capture=stdout $(ARGS)
+	@LSMSTATE_EXAMPLES=$${LSMSTATE_EXAMPLES:-1} LSMSTATE_CODEGEN=true $(BIN)/python -m pytest -m "stress or hypothesis" -raP --show-capture=stdout $(ARGS)
 
 bench: build
 	@$(BIN)/python -m pytest bench --benchmark-only --benchmark-columns=min,median,max,rounds -p no:cacheprovider -o python_files='bench_*.py' $(ARGS)
@@ -73,8 +77,13 @@ lint: $(STAMPS)/dev
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 
-types: build
+# The first needs no extension, so `make -j2` compiles beside it.
+types: mypy stubtest
+
+mypy: $(STAMPS)/dev
 	@$(BIN)/mypy
+
+stubtest: build
 	@$(BIN)/python -m mypy.stubtest --mypy-config-file pyproject.toml --ignore-missing-stub lsmstate.cython_ext
 
 # A link that leads nowhere fails the build. The warning is about a later release than the one installed.
@@ -89,7 +98,7 @@ build: $(STAMPS)/dev $(STAMPS)/release
 
 # Assertions and bounds checks kept; the next `make build` compiles without them again.
 debug: $(STAMPS)/dev $(STAMPS)/debug
-	@$(BIN)/python -m pytest -m "not spark and not stress" --numprocesses $(JOBS) --dist loadfile $(ARGS)
+	@$(BIN)/python -m pytest -m "not spark and not stress" --numprocesses $(JOBS) $(DIST) $(ARGS)
 
 # A minute of that, which .ci/run does before `make test`.
 debug-quick: ARGS += $(DEBUG_TESTS)
@@ -123,36 +132,45 @@ $(VENV)/bin/python:
 	@.ci/preflight python >/dev/null
 	@$$(.ci/preflight python) -m venv $(VENV)
 
-# All packages in one call of pip, so that they are resolved once; then lsmstate itself in place, which
-# needs no compiler: the extensions are compiled into the tree afterwards.
-define install
+# What compiles the extensions comes first, and little it is: `make -j2` compiles while pip installs.
+$(STAMPS)/compile: pyproject.toml | $(VENV)/bin/python
+	@echo "installing into $(VENV) (Spark is large: some minutes the first time)" >&2
 	@mkdir -p $(STAMPS)
+	@$(BIN)/python .ci/requirements --build >$(STAMPS)/compile.txt
+	@$(PIP_INSTALL) --requirement $(STAMPS)/compile.txt
+	@touch $@
+
+# All other packages in one call of pip, so that they are resolved once; then lsmstate itself in place,
+# which needs no compiler: the extensions are compiled into the tree.
+define install
 	@$(BIN)/python .ci/requirements $(1) >$(STAMPS)/requirements.txt
-	@$(PIP) install --requirement $(STAMPS)/requirements.txt
+	@$(PIP_INSTALL) --requirement $(STAMPS)/requirements.txt
 	@LSMSTATE_NO_EXTENSIONS=1 $(PIP) install --no-build-isolation --no-deps --editable .
 endef
 
-$(STAMPS)/run: pyproject.toml setup.py | $(VENV)/bin/python
-	@echo "installing into $(VENV) (Spark is large: some minutes the first time)" >&2
+$(STAMPS)/run: $(STAMPS)/compile setup.py
 	$(call install,spark rocksdb demo)
 	@touch $@
 
 # What tests, checks and documents need beside that; the main job does not wait for it.
-$(STAMPS)/dev: pyproject.toml setup.py | $(VENV)/bin/python
-	@echo "installing into $(VENV), with what tests need (Spark is large: some minutes the first time)" >&2
+$(STAMPS)/dev: $(STAMPS)/compile setup.py
 	$(call install,spark rocksdb demo docs dev)
 	@touch $@ $(STAMPS)/run
 
-# A build of the other kind is compiled over as a whole.
-$(STAMPS)/release: $(EXTENSION_SOURCES)
-	@echo "building the extensions" >&2
-	@$(BUILD_EXT) $(if $(wildcard $(STAMPS)/debug),--force) >/dev/null
-	@rm -f $(STAMPS)/debug && touch $@
+# Each kind has a directory below build/, so both are compiled once; the tree holds one of them.
+take_out = test ! -e $(STAMPS)/$(1) || { find cython_ext -name '*.so' -delete; rm $(STAMPS)/$(1); }
 
-$(STAMPS)/debug: $(EXTENSION_SOURCES)
+$(STAMPS)/release: $(STAMPS)/compile $(EXTENSION_SOURCES)
+	@echo "building the extensions" >&2
+	@$(call take_out,debug)
+	@$(BUILD_EXT)
+	@touch $@
+
+$(STAMPS)/debug: $(STAMPS)/compile $(EXTENSION_SOURCES)
 	@echo "building the extensions with assertions" >&2
-	@LSMSTATE_DEBUG=1 $(BUILD_EXT) --force >/dev/null
-	@rm -f $(STAMPS)/release && touch $@
+	@$(call take_out,release)
+	@LSMSTATE_DEBUG=1 $(BUILD_EXT)
+	@touch $@
 
 clean:
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks

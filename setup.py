@@ -34,6 +34,9 @@ EXTENSIONS = HERE / "lsmstate" / "cython_ext"
 #: Cython's own code for typed memoryviews: compiled once instead of in every module that has one.
 SHARED = "lsmstate.cython_ext._cyutility"
 DEBUG = os.environ.get("LSMSTATE_DEBUG") == "1"
+#: Builds with assertions lie apart, so that each kind is compiled once: Cython and setuptools
+#: look at times, not at what was asked for.
+BUILD = "build/debug" if DEBUG else "build"
 STABLE_ABI = "bdist_wheel" in sys.argv and not sysconfig.get_config_var("Py_GIL_DISABLED")
 #: Commands that compile nothing: neither compiler nor Cython is asked for. The Makefile, too,
 #: compiles by itself, on all cores, and installs without.
@@ -104,9 +107,7 @@ def cythonized() -> list[Extension]:
         extensions(),
         nthreads=os.cpu_count() or 1,
         shared_utility_qualified_name=SHARED,
-        # No C lies beside a source; that of builds with other directives lies apart, since Cython
-        # looks at times, not at what was asked for.
-        build_dir="build/cython-debug" if DEBUG else "build/cython",
+        build_dir=f"{BUILD}/cython",
         compiler_directives={
             "language_level": 3,
             "boundscheck": DEBUG,
@@ -121,7 +122,8 @@ def cythonized() -> list[Extension]:
 
 def options() -> dict[str, dict[str, str]]:
     """Of commands, beneath those on the command line."""
-    return {"bdist_wheel": {"py_limited_api": "cp311"}} if STABLE_ABI else {}
+    found = {"build": {"build_base": BUILD}}
+    return found | ({"bdist_wheel": {"py_limited_api": "cp311"}} if STABLE_ABI else {})
 
 
 class CopyDataSource(Command):
