@@ -4,6 +4,7 @@ import gc
 import os
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,22 @@ from hypothesis import settings
 from support.examples import examples
 from support.paths import ROOT
 
+pytest_plugins = ["support.cpu_times"]
+
+#: Whether Spark compiles code for each plan, as it does for users and in `make stress`.
+#: For the few rows of most tests that takes longer than to interpret the plan.
+CODEGEN = os.environ.get("LSMSTATE_CODEGEN", "false")
+
 # For tests that do not say how many; 100 is what hypothesis tries.
 settings.register_profile("lsmstate", max_examples=examples(100))
 settings.load_profile("lsmstate")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with most tests of Spark come first: at the end short ones keep all processes busy."""
+    on_spark = Counter(item.path for item in items if item.get_closest_marker("spark"))
+    items.sort(key=lambda item: -on_spark[item.path])
 
 
 def pytest_collection_finish() -> None:
@@ -48,6 +62,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
         SparkSession.builder.master("local[2]")
         .appName("lsmstate tests")
         .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.memory", "1g")
         # Tests are over before code that is compiled a second time, and better, pays.
         .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
@@ -55,6 +70,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
         .config("spark.python.daemon.module", "lsmstate.spark_integration.daemon")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
+        .config("spark.sql.codegen.wholeStage", CODEGEN)
+        .config("spark.sql.codegen.factoryMode", "FALLBACK" if CODEGEN == "true" else "NO_CODEGEN")
         .config("spark.sql.session.timeZone", "Europe/Berlin")
         .config("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
         .config("spark.sql.streaming.pollingDelay", "10ms")

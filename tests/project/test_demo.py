@@ -72,6 +72,8 @@ def test_demo_ends_with_one_json_object(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "plot.png").read_bytes().startswith(b"\x89PNG")
     assert json.loads((tmp_path / "run" / "summary.json").read_text()) == result
     assert "micro-batch 2" in done.stderr
+    for word in ("Exception", "Traceback", "ERROR", "\tat "):
+        assert word not in done.stderr
 
 
 def summary(*, equal: bool) -> Summary:

@@ -39,6 +39,7 @@ def run(name: str, home: Path, source: FileStream, memory: str) -> Any:
     return example(name).main(*places, memory)
 
 
+@pytest.mark.stress
 def test_deduplicate(tmp_path: Path) -> None:
     """Keys repeat within a file and over files, over a restart too; the first row of each stays."""
     ids = [None if i % 97 == 0 else f"id{i * i % 1009:06d}" for i in range(4000)]
@@ -53,11 +54,12 @@ def test_deduplicate(tmp_path: Path) -> None:
     assert metric(query, "rows_in") == [1000]
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize(
     ("groups", "workers"),
     [
         pytest.param(170_000, 1, id="more-than-one-cap"),
-        pytest.param(300_000, 2, id="more-than-the-caps-of-both", marks=pytest.mark.stress),
+        pytest.param(300_000, 2, id="more-than-the-caps-of-both"),
     ],
 )
 def test_aggregate(tmp_path: Path, groups: int, workers: int) -> None:
@@ -123,7 +125,9 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> dict[str, FileStream]:
     }
 
 
-@pytest.mark.parametrize("name", ["sql_join", "dataframe_join", "arrow_join"])
+@pytest.mark.parametrize(
+    "name", ["sql_join", pytest.param("dataframe_join", marks=pytest.mark.stress), "arrow_join"]
+)
 def test_a_join_in_each_way_of_use(name: str, shop: dict[str, FileStream], tmp_path: Path) -> None:
     home, out = str(shop["lines"].directory.parent), tmp_path / "out"
     if name == "arrow_join":

@@ -1,7 +1,7 @@
 """The main job from a real Kafka broker: started, used, checked and stopped by the command.
 
-The first test runs the whole of it small; the others run in ``make stress``. The only reason to
-skip is that Maven Central, or what Spark is set up to use in its place, cannot be reached.
+Slow, so what starts a broker runs in ``make stress``. The only reason to skip is that Maven
+Central, or what Spark is set up to use in its place, cannot be reached.
 """
 
 import json
@@ -86,6 +86,7 @@ def skip_without_maven(told: str, home: Path) -> None:
         pytest.skip(f"Maven Central cannot be reached: {told.strip().splitlines()[-1]}")
 
 
+@pytest.mark.stress
 def test_the_main_job_from_kafka_ends_as_duckdb_says(tmp_path: Path) -> None:
     run = tmp_path / "run"
     process = start(run)

@@ -14,9 +14,12 @@ from lsmstate.spark_integration.catalyst.catalyst import analyzed_plan
 from lsmstate.spark_integration.stateful_operator.query_start import operators_in
 from support.spark_streams import FileStream, pieces
 
+#: Of each stream; so many micro-batches they come in.
+FILES = 2
+
 
 def make_files(home: Path) -> dict[str, FileStream]:
-    """Customers, orders, lines in three files each, and a small table; some keys are null."""
+    """Customers, orders, lines in so many files each, and a small table; some keys are null."""
     rng = random.Random(11)
 
     def some(values: list[Any], kind: pa.DataType) -> pa.Array:
@@ -46,10 +49,12 @@ def make_files(home: Path) -> dict[str, FileStream]:
     nation = pa.table({"nk": pa.array(range(5), pa.int32()), "name": [f"N{i}" for i in range(5)]})
     return {
         "cust": FileStream(home / "cust", "ck INT, nk INT, seg STRING COMMENT 'market'").add(
-            *pieces(cust, 3)
+            *pieces(cust, FILES)
         ),
-        "ord": FileStream(home / "ord", "ok BIGINT, ck BIGINT, price INT").add(*pieces(ord_, 3)),
-        "line": FileStream(home / "line", "ok INT, qty INT, note STRING").add(*pieces(line, 3)),
+        "ord": FileStream(home / "ord", "ok BIGINT, ck BIGINT, price INT").add(
+            *pieces(ord_, FILES)
+        ),
+        "line": FileStream(home / "line", "ok INT, qty INT, note STRING").add(*pieces(line, FILES)),
         "nation": FileStream(home / "nation", "nk INT, name STRING").add(nation),
     }
 

@@ -52,9 +52,15 @@ def test_every_registered_kind_has_a_case() -> None:
     assert set(CASES) == {kind.name for kind in registered()}
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    ("seed", "backend"),
+    [
+        pytest.param(seed, backend, marks=[pytest.mark.stress] if seed and backend != "lsm" else [])
+        for seed in range(3)
+        for backend in BACKENDS
+    ],
+)
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("seed", range(3))
 def test_any_cut_and_any_restart_gives_duckdbs_rows(
     name: str, backend: str, seed: int, tmp_path: Path
 ) -> None:

@@ -76,6 +76,7 @@ def test_its_spec_is_read_back_and_another_join_is_refused(tmp_path: Path) -> No
         SpecJoin(turned, state=State(state_dir=str(tmp_path)))
 
 
+@pytest.mark.stress
 @pytest.mark.spark
 def test_on_spark_it_joins_restarts_and_goes_on(spark: Any, tmp_path: Path) -> None:
     for module in (cross_spec, local_join):  # workers cannot import what tests share

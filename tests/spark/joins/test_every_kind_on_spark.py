@@ -1,5 +1,6 @@
 """The contract of every kind of join on Spark: results, restart, refusal, another number of
-buckets."""
+buckets. Each takes some 20 s of CPU, so they run in ``make stress``; kinds have tests of their own
+beside this one."""
 
 from collections import Counter
 from pathlib import Path
@@ -19,7 +20,7 @@ from lsmstate.spark import rescale
 from support.kind_cases import CASES, LAST, KindCase
 from support.spark_streams import FileStream, committed, metric, pieces, run_to_end
 
-pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("few_partitions")]
+pytestmark = [pytest.mark.spark, pytest.mark.stress, pytest.mark.usefixtures("few_partitions")]
 
 #: Those that run in plain Python only.
 PLAIN = {"binary tree"}
@@ -29,8 +30,6 @@ NOT_RESCALED = {
     *("theta", "theta in time", "theta changes", "theta final"),
     *("similarity", "natural join of documents", "as of"),
 }
-#: These two run every time, the others with the stress tests: each takes some 20 s of CPU.
-QUICK = {"inner by several keys", "final"}
 #: Rows of a stream, and files that they come in.
 COUNT, FILES = 40, 4
 
@@ -73,11 +72,7 @@ def found_in(out: Path, *, is_changing: bool) -> Counter[tuple[Any, ...]]:
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=[] if name in QUICK else [pytest.mark.stress])
-        for name in CASES
-        if name not in PLAIN
-    ],
+    [name for name in CASES if name not in PLAIN],
 )
 def test_results_restart_refusal_and_rescale(spark: Any, tmp_path: Path, name: str) -> None:
     case = CASES[name]

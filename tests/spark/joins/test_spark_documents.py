@@ -35,6 +35,7 @@ def in_order(rows: list[Any]) -> list[tuple[int, int]]:
     return sorted((min(row), max(row)) for row in rows)
 
 
+@pytest.mark.stress
 @pytest.mark.spark
 @pytest.mark.parametrize("routing", ["hypercube", "association_groups"])
 def test_each_pair_comes_once_through_a_restart(spark: Any, tmp_path: Path, routing: str) -> None:

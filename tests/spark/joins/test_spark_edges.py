@@ -62,6 +62,7 @@ def test_odd_names_and_nested_types_come_through(spark: Any, tmp_path: Path) -> 
     assert list(map(tuple, collected(joined, tmp_path))) == [values]
 
 
+@pytest.mark.stress
 def test_a_stream_that_never_speaks_and_more_buckets_than_partitions(
     spark: Any, tmp_path: Path
 ) -> None:
@@ -131,6 +132,7 @@ def three_batches(spark: Any, home: Path, write: Any) -> Any:
     return writer.option("checkpointLocation", str(home / "checkpoint")).start()
 
 
+@pytest.mark.stress
 @pytest.mark.usefixtures("unvalidated")
 def test_a_batch_read_in_part_is_an_error_later_where_spark_does_not_check(
     spark: Any, tmp_path: Path
@@ -141,6 +143,7 @@ def test_a_batch_read_in_part_is_an_error_later_where_spark_does_not_check(
         query.awaitTermination()
 
 
+@pytest.mark.stress
 def test_batches_that_are_looked_at_before_or_without_reading_them(
     spark: Any, tmp_path: Path
 ) -> None:

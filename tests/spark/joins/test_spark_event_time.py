@@ -183,6 +183,7 @@ def test_a_result_time_is_true_above_the_join(spark: Any, tmp_path: Path, unchec
     assert sum(metric(query, "rows_out")) == sum(by_duckdb(joined_sql(a, b)).values())
 
 
+@pytest.mark.stress
 def test_deduplication_by_time_above_a_result_time(
     spark: Any, tmp_path: Path, unchecked: None
 ) -> None:
@@ -278,6 +279,7 @@ def refused(result: Any, home: Path, words: str) -> None:
     assert not (home / "checkpoint" / "lsmstate").exists()
 
 
+@pytest.mark.stress
 def test_deduplication_and_inner_joins_work_above(
     spark: Any, tmp_path: Path, short: tuple[FileStream, FileStream]
 ) -> None:
@@ -422,6 +424,7 @@ def test_spark_refuses_a_window_above_timeouts_unless_told_otherwise(
         run(counts_by_hour(joined, "latest"), tmp_path)
 
 
+@pytest.mark.stress
 def test_a_chain_of_keys_forgets_through_the_stream_in_between(spark: Any, tmp_path: Path) -> None:
     rng = random.Random(6)
     sources = {}

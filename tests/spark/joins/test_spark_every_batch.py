@@ -1,5 +1,5 @@
 """Joins in time, and those that take results back, on Spark: a restart after every micro-batch, and
-a stream that says nothing."""
+a stream that says nothing. Slow, so they run in ``make stress``."""
 
 import random
 from collections import Counter
@@ -16,7 +16,11 @@ from support.grouped import grouped
 from support.spark_streams import BACKEND, FileStream
 from support.spark_timed_streams import POLICY, by_duckdb, read, run_query, stream, table
 
-pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("few_partitions")]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.stress,
+    pytest.mark.usefixtures("few_partitions"),
+]
 
 NEAR = "BETWEEN a.at - INTERVAL 30 MINUTES AND a.at + INTERVAL 1 HOUR"
 INNER = f"a.k = b.k AND b.k = c.k AND b.at {NEAR} AND c.at {NEAR}"
@@ -106,7 +110,7 @@ class Query:
     ("join", "hours"),
     [
         ("final", 1),
-        *(pytest.param(join, 8, marks=pytest.mark.stress) for join in JOINS),
+        *((join, 8) for join in JOINS),
     ],
 )
 def test_a_restart_after_every_micro_batch(
@@ -137,8 +141,7 @@ def without_c(spark: Any, sources: dict[str, FileStream], home: Path, join: str)
     return Query(spark, sources, home, join)
 
 
-@pytest.mark.stress
-@pytest.mark.parametrize("join", [pytest.param("timed", marks=pytest.mark.stress), "final"])
+@pytest.mark.parametrize("join", ["timed", "final"])
 def test_what_awaits_a_silent_stream_is_there_when_it_speaks(
     spark: Any, tmp_path: Path, sources: dict[str, FileStream], join: str
 ) -> None:
@@ -156,9 +159,7 @@ def test_what_awaits_a_silent_stream_is_there_when_it_speaks(
     assert any(None not in row for row in query.rows)
 
 
-@pytest.mark.parametrize(
-    "join", ["final", pytest.param("changes in time", marks=pytest.mark.stress)]
-)
+@pytest.mark.parametrize("join", ["final", "changes in time"])
 def test_a_stream_that_never_speaks_stops_nobody_under_the_watermark_of_the_fastest(
     spark: Any, tmp_path: Path, sources: dict[str, FileStream], join: str
 ) -> None:

@@ -100,6 +100,7 @@ def test_two_streams_equal_sparks_own_join(
     assert sum(metric(query, "late_rows")) == 2
 
 
+@pytest.mark.stress
 def test_a_changelog_in_a_full_join_forgets_and_takes_nothing_back_for_it(
     spark: Any, tmp_path: Path
 ) -> None:
@@ -145,6 +146,7 @@ def test_a_changelog_in_a_full_join_forgets_and_takes_nothing_back_for_it(
     assert len({(row[0] is None, row[1] is None) for row in +standing}) == 3
 
 
+@pytest.mark.stress
 def test_a_changelog_in_time_with_a_condition_beside(spark: Any, tmp_path: Path) -> None:
     """The interval forgets, the condition filters what comes and what goes."""
     near = AHEAD.replace("- INTERVAL 30", "+ INTERVAL 5")

@@ -54,9 +54,9 @@ def streams(tmp_path: Path) -> dict[str, FileStream]:
         }
     )
     return {
-        "c": FileStream(tmp_path / "c", "ck INT, seg STRING").add(*pieces(c, 3)),
+        "c": FileStream(tmp_path / "c", "ck INT, seg STRING").add(*pieces(c, 2)),
         "o": FileStream(tmp_path / "o", "ok BIGINT, ck BIGINT, day INT").add(*pieces(o, 2)),
-        "l": FileStream(tmp_path / "l", "ok INT, ship INT, k0 DOUBLE").add(*pieces(lines, 3)),
+        "l": FileStream(tmp_path / "l", "ok INT, ship INT, k0 DOUBLE").add(*pieces(lines, 2)),
     }
 
 
@@ -91,9 +91,8 @@ def test_a_chain_with_a_restart_and_conditions_beside_the_keys(
     assert_same_rows(expected, committed(tmp_path / "out"), at_least=50)
 
 
-@pytest.mark.parametrize(
-    "shares", [pytest.param({"c.ck": 3}, marks=pytest.mark.stress), {"c.ck": 2, "o.ok": 2}]
-)
+@pytest.mark.stress
+@pytest.mark.parametrize("shares", [{"c.ck": 3}, {"c.ck": 2, "o.ok": 2}])
 def test_forced_shares_give_the_same_rows_and_are_pinned(
     spark: Any, streams: dict[str, FileStream], tmp_path: Path, shares: dict[str, int]
 ) -> None:

@@ -109,6 +109,7 @@ def test_every_type_comes_through_unchanged(spark: Any, tmp_path: Path) -> None:
     assert (tmp_path / "check point" / "lsmstate" / "query.json").exists()
 
 
+@pytest.mark.stress
 def test_every_type_where_rows_are_in_many_results(spark: Any, tmp_path: Path) -> None:
     a = FileStream(tmp_path / "a", ALL_TYPES).add(all_types_table(40, 1))
     b = FileStream(tmp_path / "b", "j SMALLINT, note STRING").add(
@@ -125,6 +126,7 @@ def test_every_type_where_rows_are_in_many_results(spark: Any, tmp_path: Path) -
     assert sum(metric(query, "rows_out")) == rows
 
 
+@pytest.mark.stress
 def test_composite_keys_and_null_keys(spark: Any, tmp_path: Path) -> None:
     rng = random.Random(7)
 
@@ -234,6 +236,7 @@ def _numbers(path: Path, name: str, rows: int, files: int, keys: int) -> FileStr
     return FileStream(path / name, f"{name}_k BIGINT, {name}_n BIGINT").add(*pieces(table, files))
 
 
+@pytest.mark.stress
 def test_two_actions_of_foreachbatch_see_the_same_rows(spark: Any, tmp_path: Path) -> None:
     a, b = (_numbers(tmp_path, name, 60, 3, 20) for name in "ab")
     joined = multiway_join(
@@ -258,6 +261,7 @@ def test_two_actions_of_foreachbatch_see_the_same_rows(spark: Any, tmp_path: Pat
     assert sum(map(len, first)) == 60 * 3
 
 
+@pytest.mark.stress
 def test_two_queries_at_once_keep_apart(spark: Any, tmp_path: Path) -> None:
     outs, joins = {}, {}
     for number, keys in enumerate((10, 15)):

@@ -69,6 +69,7 @@ def test_late_rows_may_match_what_is_still_there(spark: Any, tmp_path: Path) -> 
     assert sum(metric(query, "late_rows")) == 2 + 2 * len(strange)
 
 
+@pytest.mark.stress
 @pytest.mark.skipif(BACKEND != "lsm", reason="late rows are read from the state of lsm")
 def test_late_rows_are_kept_aside_over_restart_and_rescale(spark: Any, tmp_path: Path) -> None:
     """By several keys, so rows have copies. What was joined and what was late is what came."""

@@ -37,7 +37,7 @@ def expected(a: pa.Table, b: pa.Table | None, *, by: bool) -> set[tuple[int, int
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("streams", [1, 2])
+@pytest.mark.parametrize("streams", [pytest.param(1, marks=pytest.mark.stress), 2])
 def test_pairs_are_those_of_brute_force_through_a_restart(
     spark: Any, tmp_path: Path, streams: int
 ) -> None:

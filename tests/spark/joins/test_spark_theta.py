@@ -80,6 +80,7 @@ def test_a_band_join_of_two_streams_with_a_restart(
         query.start().awaitTermination(60)
 
 
+@pytest.mark.stress
 def test_a_band_join_routed_by_ranges_with_a_restart(
     spark: Any, streams: dict[str, FileStream], tmp_path: Path
 ) -> None:
@@ -131,6 +132,7 @@ def test_ranges_with_their_state_on_s3(
     assert_same_rows(sql, committed(tmp_path / "out"), at_least=500)
 
 
+@pytest.mark.stress
 def test_three_streams_of_which_one_has_a_range_alone(
     spark: Any, streams: dict[str, FileStream], tmp_path: Path
 ) -> None:

@@ -144,6 +144,7 @@ def _cpu_seconds() -> float:
     return sum(sum(p.cpu_times()[:4]) for p in [own, *own.children(recursive=True)])
 
 
+@pytest.mark.stress
 def test_q3_a_chain(spark: Any, tables: dict[str, FileStream], tmp_path: Path) -> None:
     check(spark, tables, "Q3", tmp_path)
 

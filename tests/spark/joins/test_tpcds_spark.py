@@ -73,6 +73,7 @@ def test_the_whole_result_equals_duckdb_s(
     assert sum(row["rows_out"] for row in observed) == found.output_rows
 
 
+@pytest.mark.stress
 def test_stopped_in_the_middle_and_restarted_with_other_partitions(
     spark: "SparkSession", files: StreamFiles, tmp_path: Path
 ) -> None:

@@ -1,4 +1,5 @@
-"""A program that ends after its query prints no stack trace, however it ends."""
+"""A program that ends after its query prints no stack trace, however it ends. Slow, so it runs in
+``make stress``; tests/project/test_demo.py looks at one program always."""
 
 import subprocess
 import sys
@@ -8,7 +9,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.stress]
 
 PROGRAM = """
 import os, signal, sys
@@ -54,16 +55,11 @@ if how == "interrupted":
     ("how", "status"),
     [
         ("end", 0),
-        *(
-            pytest.param(how, status, marks=pytest.mark.stress)
-            for how, status in {
-                "go on": 0,
-                "stop": 0,
-                "stop the session": 0,
-                "fail": 3,
-                "interrupted": 0,
-            }.items()
-        ),
+        ("go on", 0),
+        ("stop", 0),
+        ("stop the session", 0),
+        ("fail", 3),
+        ("interrupted", 0),
     ],
 )
 def test_the_end_of_a_program_prints_no_stack_trace(tmp_path: Path, how: str, status: int) -> None:

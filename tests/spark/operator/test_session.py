@@ -91,6 +91,7 @@ def test_a_server_of_spark_connect_has_its_own_settings(unset: Any) -> None:
     assert "PYSPARK_PYTHON" not in os.environ
 
 
+@pytest.mark.stress
 @pytest.mark.spark
 @pytest.mark.timeout(120)
 def test_a_session_is_set_up(tmp_path: Path) -> None:

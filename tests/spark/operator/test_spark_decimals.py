@@ -19,7 +19,7 @@ SMALL = [Decimal("-999999999999999.999"), None, Decimal("0.001"), Decimal("99999
 LARGE = [Decimal(-(10**18)), Decimal(10**19 - 1), None, Decimal(1)]
 
 
-@pytest.mark.parametrize("users_limit", [None, "60000"])
+@pytest.mark.parametrize("users_limit", [None, pytest.param("60000", marks=pytest.mark.stress)])
 def test_decimals_of_all_sizes_come_as_they_went(
     spark: Any, tmp_path: Path, users_limit: str | None
 ) -> None:

@@ -57,6 +57,7 @@ def join_on_one_key(spark: Any, home: Path, rows: int) -> None:
     assert_within_cap(query)
 
 
+@pytest.mark.stress
 def test_one_key_with_a_result_of_250_megabytes(spark: Any, tmp_path: Path) -> None:
     join_on_one_key(spark, tmp_path, 1_300)
 

@@ -62,7 +62,11 @@ def test_async_progress_tracking(joined: Any, tmp_path: Path) -> None:
     ("trigger", "words"),
     [
         ({"realTime": "30 seconds"}, r"not under RealTimeTrigger\(30000\); use trigger\("),
-        ({"continuous": "1 second"}, r"not under ContinuousTrigger\(1000\); use trigger\("),
+        pytest.param(
+            {"continuous": "1 second"},
+            r"not under ContinuousTrigger\(1000\); use trigger\(",
+            marks=pytest.mark.stress,
+        ),
     ],
 )
 @pytest.mark.usefixtures("unchecked")
@@ -83,6 +87,7 @@ def test_modes_without_micro_batches(
         ("append", {"continuous": "1 second"}, "Continuous processing does not support"),
     ],
 )
+@pytest.mark.stress
 def test_spark_refuses_them_within_start(
     joined: Any, tmp_path: Path, mode: str, trigger: dict[str, str], words: str
 ) -> None:

@@ -55,7 +55,9 @@ def stream(path: Path, kind: pa.DataType, files: list[list[int | None]]) -> File
     return FileStream(path, f"id {sql}").add(*tables)
 
 
-@pytest.mark.parametrize("backend", ["lsm", "rocksdb", "memory"])
+@pytest.mark.parametrize(
+    "backend", ["lsm", *(pytest.param(b, marks=pytest.mark.stress) for b in ("rocksdb", "memory"))]
+)
 def test_several_inputs_null_keys_and_a_restart(spark: Any, tmp_path: Path, backend: str) -> None:
     """An int and a bigint key; what was seen before the restart, in both, counts after it."""
     a = stream(tmp_path / "a", pa.int32(), [[1, None, 2], [1, 3]])
@@ -93,6 +95,7 @@ def test_several_inputs_null_keys_and_a_restart(spark: Any, tmp_path: Path, back
     assert again == [(1, "b", 3, 2), (None, "b", 3, 2)]
 
 
+@pytest.mark.stress
 def test_null_keys_can_be_left_out(spark: Any, tmp_path: Path) -> None:
     source = stream(tmp_path / "a", pa.int64(), [[1, None, 1, None]])
     result = stateful_batches(
@@ -116,7 +119,7 @@ def fail(_bucket: Any) -> None:
     raise ValueError("no such customer")
 
 
-@pytest.mark.parametrize("how", ["raises", "is killed"])
+@pytest.mark.parametrize("how", [pytest.param("raises", marks=pytest.mark.stress), "is killed"])
 def test_a_function_that_ends_midway_leaves_the_state_as_it_was(
     spark: Any, tmp_path: Path, how: str
 ) -> None:

@@ -305,7 +305,10 @@ def tables(spark: Any) -> Iterator[list[str]]:
 
 @pytest.mark.parametrize(
     "condition",
-    ["l.a = r.b", "l.v = r.w", "l.c = r.t AND l.s = r.u"],
+    [
+        *(pytest.param(on, marks=pytest.mark.stress) for on in ("l.a = r.b", "l.v = r.w")),
+        "l.c = r.t AND l.s = r.u",
+    ],
 )
 def test_char_columns_are_compared_as_in_sparks_own_batch_join(
     spark: Any, tmp_path: Path, tables: list[str], condition: str
@@ -322,6 +325,7 @@ def test_char_columns_are_compared_as_in_sparks_own_batch_join(
     assert got
 
 
+@pytest.mark.stress
 def test_char_and_varchar_as_types_of_their_own(
     spark: Any, tmp_path: Path, tables: list[str]
 ) -> None:

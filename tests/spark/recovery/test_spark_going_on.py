@@ -89,6 +89,7 @@ def query(spark: Any, tmp_path: Path) -> Query:
     return Query(spark, tmp_path)
 
 
+@pytest.mark.stress
 def test_every_start_may_have_other_options(query: Query) -> None:
     files = {name: sorted(s.directory.iterdir()) for name, s in query.streams.items()}
     away = query.home / "away"
@@ -128,6 +129,7 @@ def test_set_back_to_an_older_batch(query: Query) -> None:
     query.check()
 
 
+@pytest.mark.stress
 def test_a_batch_read_in_part_is_the_end_until_it_is_set_back(query: Query) -> None:
     """Spark names batch 1 committed, though not all of its state was handed over: what comes after
     it is refused again and again, and nothing of it is written; set back, the query is exact."""
@@ -147,6 +149,7 @@ def test_a_batch_read_in_part_is_the_end_until_it_is_set_back(query: Query) -> N
     query.check()
 
 
+@pytest.mark.stress
 def test_a_limit_above_the_join_reads_every_batch_to_its_end(query: Query) -> None:
     """Spark's own limit of a stream goes on reading when it has enough rows: nothing is lost."""
     ran = query.start(query.join().limit(7))
@@ -181,6 +184,7 @@ def read_twice(query: Query) -> Any:
     return write
 
 
+@pytest.mark.stress
 def test_two_actions_on_every_batch_and_restarts_in_between(query: Query) -> None:
     """Each runs the operator; the pointer that a restart finds is the second one's."""
     query.start(query.join(), read_twice(query))

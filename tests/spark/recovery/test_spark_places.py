@@ -146,6 +146,7 @@ def test_what_hadoop_is_told_is_enough(
     assert list(copies.glob("*/bucket-*/commit-*.sst")), "not where Spark keeps its own files"
 
 
+@pytest.mark.stress
 def test_a_state_that_is_gone_is_said_at_the_start(
     spark: Any, tmp_path: Path, server: str, streams: dict[str, FileStream]
 ) -> None:

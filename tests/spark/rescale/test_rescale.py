@@ -33,6 +33,7 @@ from lsmstate.spark_integration.rescale.fill import fill
 from lsmstate.spark_integration.state_reader.query_state import QueryState
 from lsmstate.state_location import bucket_directory_name
 from support.grouped import grouped
+from support.sampling import some_or_every
 from support.spark_streams import (
     BACKEND,
     FileStream,
@@ -126,6 +127,7 @@ def new_pointers(root: str) -> Mapping[int, str]:
     return Pinned.of(settings, version).pointers
 
 
+@pytest.mark.stress
 def test_between_micro_batches_to_3_to_2_to_5_buckets(query: Query) -> None:
     query.run(1, buckets=2)
     for buckets in (3, 2, 5):
@@ -165,6 +167,10 @@ def in_child(work: Callable[[], Any]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
+#: In `make test` a rescale is killed at every so-manyth of its file operations.
+SAMPLE = 4
+
+
 def killed_at(number: int) -> Callable[[str, str, int, int], int | None]:
     seen = iter(range(1 << 30))
 
@@ -176,12 +182,15 @@ def killed_at(number: int) -> Callable[[str, str, int, int], int | None]:
     return hook
 
 
-def test_killed_at_any_file_operation_it_goes_on(query: Query, memory_path: Path) -> None:
+@some_or_every
+def test_killed_at_any_file_operation_it_goes_on(
+    query: Query, memory_path: Path, every: bool
+) -> None:
     query.run(1, buckets=2)
     pointers = QueryState.open(str(query.checkpoint)).pointers
     expected = stored(query.root, pointers)
     assert sum(map(len, expected.values())) == rows_arrived(query)
-    number, went_on, refused = 0, 0, 0
+    number, kills, went_on, refused = 0, 0, 0, 0
     while True:
         copy = memory_path / f"copy-{number}"
         shutil.copytree(query.checkpoint, copy)
@@ -201,11 +210,12 @@ def test_killed_at_any_file_operation_it_goes_on(query: Query, memory_path: Path
         shutil.rmtree(copy)
         if status == 0:
             break
-        number += 1
-    print(f"killed at {number} file operations")
+        number += 1 if every else SAMPLE
+        kills += 1
+    print(f"killed at {kills} of {number} file operations")
     assert number > 20, f"only {number} operations were seen"
-    assert went_on > 5, "no run went on where it was killed"
-    assert refused, "none was killed over its switch"
+    assert went_on > kills / 5, "no run went on where it was killed"
+    assert refused or not every, "none was killed over its switch"
 
 
 def starts_with(root: str) -> int | None:
@@ -266,6 +276,7 @@ def test_settings_that_are_damaged_later_are_taken_back(query: Query) -> None:
     assert newest.exists()
 
 
+@pytest.mark.stress
 def test_undone_before_the_next_micro_batch_it_never_was(query: Query) -> None:
     query.run(1, buckets=2)
     before = sorted(os.listdir(query.root))
@@ -291,6 +302,7 @@ def test_undone_before_the_next_micro_batch_it_never_was(query: Query) -> None:
     assert undo_rescale(str(query.checkpoint)) == 2
 
 
+@pytest.mark.stress
 def test_a_query_that_runs_notices(query: Query) -> None:
     query.run(1, buckets=2)
     running = (

@@ -169,6 +169,7 @@ def test_restarts_after_every_batch_and_every_batch_repeated(
     query.check()
 
 
+@pytest.mark.stress
 def test_observing_counts_and_changes_nothing(
     spark: Any, tmp_path: Path, few_partitions: None
 ) -> None:

@@ -10,7 +10,7 @@ pytest.importorskip("pyspark")
 
 from lsmstate.spark import Skew, State, streaming_sql
 from support.spark_streams import FileStream
-from support.sql_views import assert_appends, so_far
+from support.sql_views import FILES, assert_appends, so_far
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("few_partitions", "view_files")]
 
@@ -54,9 +54,9 @@ def test_one_operator_serves_all_groups_of_joins(
         start().awaitTermination()
     answers[-1] = []
     start().awaitTermination()
-    for number in range(3):
+    for number in range(FILES):
         assert answers[number] == so_far(view_files, number + 1, GROUPS)
-    assert sum(row[1] for row in answers[2]) > 20
+    assert sum(row[1] for row in answers[FILES - 1]) > 20
 
 
 #: Fields of structs go by their place in a union.

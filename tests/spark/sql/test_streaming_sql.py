@@ -17,6 +17,7 @@ from lsmstate.errors import InvalidArgumentError
 from lsmstate.spark import Skew, State, streaming_sql, to_multiway
 from support.spark_streams import FileStream
 from support.sql_views import (
+    FILES,
     assert_appends,
     in_duckdb,
     rows_of,
@@ -69,6 +70,7 @@ def test_aggregate_sort_and_limit_in_complete_mode(
     assert len(batches[-1]) == 2
 
 
+@pytest.mark.stress
 def test_aggregate_in_update_mode(spark: Any, view_files: dict[str, FileStream], tmp_path: Path):
     """The newest row of each group is the answer; a CTE used twice is one operator."""
     sql = """WITH o AS (SELECT ok, ck, price FROM ord WHERE price > 5)
@@ -79,6 +81,7 @@ def test_aggregate_in_update_mode(spark: Any, view_files: dict[str, FileStream],
     assert sorted(newest.values()) == sorted(in_duckdb(view_files, sql))
 
 
+@pytest.mark.stress
 def test_update_mode_without_an_aggregate(
     spark: Any, view_files: dict[str, FileStream], tmp_path: Path
 ):
@@ -127,6 +130,7 @@ def test_a_watermark_that_is_declared_again_is_sparks(spark: Any, tmp_path: Path
     assert "a watermark is declared again above the joins" in query.note
 
 
+@pytest.mark.stress
 def test_dataframe_with_drop_duplicates(
     spark: Any, view_files: dict[str, FileStream], tmp_path: Path
 ):
@@ -146,6 +150,7 @@ def test_dataframe_with_drop_duplicates(
     assert_appends(query, sql, view_files, tmp_path)
 
 
+@pytest.mark.stress
 def test_a_checkpoint_of_another_join_is_refused(
     spark: Any, view_files: dict[str, FileStream], tmp_path: Path
 ):
@@ -219,6 +224,7 @@ def test_joins_that_spark_would_fail_as_it_runs_are_refused(spark: Any, joins: s
         _ = query.dataframe
 
 
+@pytest.mark.stress
 def test_columns_that_would_have_one_name(
     spark: Any, view_files: dict[str, FileStream], tmp_path: Path
 ):
@@ -302,9 +308,9 @@ def test_staged_answers_after_every_micro_batch(
         start().awaitTermination()
     start().awaitTermination()
     assert failed == [1]
-    for number in range(3):
+    for number in range(FILES):
         assert answers[number] == so_far(view_files, number + 1, LARGE)
-    assert len(answers[2]) > 5
+    assert len(answers[FILES - 1]) > 5
     for changed in ("c.ck = o.ck + 1", "c.ck = o.ck AND c.ck < 40"):
         other = streaming_sql(spark, LARGE.replace("c.ck = o.ck", changed), state=State(buckets=2))
         with pytest.raises(InvalidArgumentError, match="belongs to a query with the fragments"):

@@ -14,7 +14,7 @@ from lsmstate.errors import InvalidArgumentError
 from lsmstate.spark import Skew, State, Time, streaming_sql, to_multiway
 from lsmstate.spark_integration.catalyst.catalyst import Catalyst, analyzed_plan, items
 from support.spark_streams import FileStream
-from support.sql_views import assert_appends, rows_of, run, signature_of, so_far
+from support.sql_views import FILES, assert_appends, rows_of, run, signature_of, so_far
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("few_partitions", "view_files")]
 
@@ -213,6 +213,6 @@ def test_staged_mode_without_joins_to_merge(
     staged = streaming_sql(spark, sql, state=State(buckets=2)).staged(str(tmp_path))
     staged.start(keep, trigger={"availableNow": True}).awaitTermination()
     in_duckdb = sql.replace("LEFT SEMI", "SEMI").replace("LEFT ANTI", "ANTI")
-    assert len(answers) == 3
+    assert len(answers) == FILES
     for number, found in answers.items():
         assert found == so_far(view_files, number + 1, in_duckdb)

@@ -13,7 +13,11 @@ from support.spark_streams import FileStream
 from support.sql_answers import COMPARED, answers, differing_rows, expected, views
 from support.tpch_queries import STAGED, STREAMED
 
-pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("few_partitions")]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.stress,
+    pytest.mark.usefixtures("few_partitions"),
+]
 
 #: Inputs of the groups that are merged. Q15 joins a table with an aggregate, left to Spark.
 INPUTS = {
@@ -29,7 +33,7 @@ INPUTS = {
     "Q18": [3],
     "Q21": [4],
 }
-#: In make test, at scale 0.01; make stress runs all, at scale 0.1.
+#: At scale 0.01; all run at scale 0.1.
 QUICK = ("Q3", "Q11")
 
 Streams = dict[str, FileStream]
@@ -65,7 +69,6 @@ def test_at_scale_0_01(spark: Any, small: Streams, tmp_path: Path, name: str) ->
     check(spark, small, name, tmp_path)
 
 
-@pytest.mark.stress
 @pytest.mark.parametrize("name", INPUTS)
 def test_at_scale_0_1(spark: Any, large: Streams, tmp_path: Path, name: str) -> None:
     check(spark, large, name, tmp_path)
