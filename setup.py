@@ -116,6 +116,7 @@ def cythonized() -> list[Extension]:
             "initializedcheck": DEBUG,
             "auto_pickle": False,
             "embedsignature": True,
+            "show_performance_hints": not DEBUG,
         },
     )
 
