@@ -119,24 +119,24 @@ def costs_of(documents: Documents, at_least: int, most_bytes: int) -> dict[str, 
     """By index, nanoseconds to look up a document and to store it, when there will be twice as
     many. Indexes that would take more than ``most_bytes`` are left out."""
     count = len(documents)
-    order = np.linspace(0, count - 1, _PARTS[-1]).astype(np.int64)
-    # The small part is spread over all documents too.
-    order = np.concatenate([order[:: _PARTS[1] // _PARTS[0]], order])
+    spread = np.linspace(0, count - 1, _PARTS[1]).astype(np.int64).reshape(_PARTS[0], -1)
+    order = np.concatenate([spread[:, 0], spread[:, 1:].ravel()])  # the small part is spread too
     probes = np.arange(max(0, count - _LOOKUPS), count, dtype=np.int64)
+    scale = 2 * count / _PARTS[1]
     found = {}
     for name in TRIED:
-        work, stored, sizes = [], [], []
-        for first, last in ((0, _PARTS[0]), (_PARTS[0], _PARTS[0] + _PARTS[1])):
-            index = INDEXES[name](documents.values, at_least)
-            index.append(documents, order[first:last])
+        index = INDEXES[name](documents.values, at_least)
+        lookup: list[float] = []
+        stored = 0
+        for size in _PARTS:
             before = index.work
-            stored.append(before / len(index))
-            limits = np.full(len(probes), len(index), np.int64)
-            index.pairs(documents, probes, limits, 0, 0, len(index) * len(probes))
-            work.append(1 + (index.work - before) / len(probes))
-            sizes.append(index.nbytes)
-        scale = 2 * count / _PARTS[1]
-        if sizes[-1] * scale <= most_bytes:
-            growth = math.log(work[1] / work[0]) / math.log(_PARTS[1] / _PARTS[0])
-            found[name] = stored[1] + work[1] * scale ** min(1.0, max(0.0, growth))
+            index.append(documents, order[len(index) : size])
+            stored += index.work - before
+            before = index.work
+            limits = np.full(len(probes), size, np.int64)
+            index.pairs(documents, probes, limits, 0, 0, size * len(probes))
+            lookup.append(1 + (index.work - before) / len(probes))
+        if index.nbytes * scale <= most_bytes:
+            growth = math.log(lookup[1] / lookup[0]) / math.log(_PARTS[1] / _PARTS[0])
+            found[name] = stored / _PARTS[1] + lookup[1] * scale ** min(1.0, max(0.0, growth))
     return found

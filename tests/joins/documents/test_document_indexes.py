@@ -86,7 +86,7 @@ def test_the_cheapest_index_is_chosen(documents: list[dict[str, Any]], best: str
 
 
 def test_trees_suit_documents_that_share_their_first_attributes() -> None:
-    costs = costs_of(read(nobench(20_000)), 1, NO_LIMIT)
+    costs = costs_of(read(nobench(5000)), 1, NO_LIMIT)
     assert min(costs, key=lambda name: costs[name]) in ("fp_tree", "by_shape")
 
 
