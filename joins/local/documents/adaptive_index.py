@@ -37,8 +37,9 @@ _GROWTH: Final = 4
 #: Documents of the two parts of a sample, and lookups in each.
 _PARTS: Final = (256, 1024)
 _LOOKUPS: Final = 32
-#: Another index must cost less than this part of the one at hand, since it has to be built.
-_BETTER: Final = 0.7
+#: Another index must cost less than this part of the one at hand, since it has to be built, and
+#: steps are reckoned roughly.
+_BETTER: Final = 0.5
 
 
 @dataclass
