@@ -10,16 +10,21 @@ from typing import Any
 
 import pytest
 
+try:
+    import psutil
+except ImportError:  # tests of the store run without it
+    psutil = None
+
 #: How many files are shown.
 SHOWN = 15
 TIMES = pytest.StashKey[Counter[str]]()
 
 
 def cpu_seconds() -> float:
-    """Of this process, of those below it, and of those it has waited for."""
-    import psutil
-
+    """Of this process, of those it has waited for, and, with psutil, of those below it."""
     spent = sum(os.times()[:4])
+    if psutil is None:
+        return spent
     for child in psutil.Process().children(recursive=True):
         try:
             spent += sum(child.cpu_times()[:4])
@@ -35,7 +40,6 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture(scope="module", autouse=True)
 def counted(request: pytest.FixtureRequest) -> Iterator[None]:
     """The CPU time of a file's tests, with the fixtures that are first asked for there."""
-    pytest.importorskip("psutil")
     before = cpu_seconds()
     yield
     name = request.node.nodeid
