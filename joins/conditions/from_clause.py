@@ -86,10 +86,10 @@ def two_sided(text: str, columns: Mapping[str, Sequence[str]]) -> TwoSided | Non
     name, or what is not supported.
     """
     clause = parse_tokens("From", _from_tokens(text), text, "joins").this
-    joins = clause.args.get("joins") or ()
+    joins = list(clause.args.get("joins") or ())
     if len(joins) != 1:
         return None
-    (join,) = joins
+    join = joins[0]
     words = tuple(str(join.args[name]) for name in ("side", "kind") if join.args.get(name))
     more = [name for name, value in join.args.items() if value and name not in _JOIN_PARTS]
     kind = "inner" if words in _INNER else _KINDS.get(words)

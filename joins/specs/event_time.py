@@ -112,7 +112,7 @@ class EventTime:
         epoch = datetime(1970, 1, 1, tzinfo=UTC if watermark.tzinfo else None)
         return (watermark - epoch) // timedelta(microseconds=1)
 
-    def store_streams(self, spec: JoinSpec | GraphSpec) -> tuple[StreamSchema, ...]:
+    def store_streams(self, spec: Joined) -> tuple[StreamSchema, ...]:
         """The spec's streams as a store is opened with: with their expiry, and the watermark's."""
         return self.expiring(spec.stream_schemas, spec.owners)
 

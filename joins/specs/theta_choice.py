@@ -66,17 +66,17 @@ def asked_join(
     streams, or of two streams. None for others."""
     if not isinstance(on, str):
         return None
-    names = list(columns)
+    first, second, *_ = columns
     if is_from_clause(on):
         if is_outer(how):
             return None
         inner = inner_condition(on, columns)
-        return two_sided(on, columns) if inner is None else TwoSided("inner", *names[:2], inner)
+        return two_sided(on, columns) if inner is None else TwoSided("inner", first, second, inner)
     if not is_outer(how):
-        return TwoSided("inner", *names[:2], on)
+        return TwoSided("inner", first, second, on)
     if len(columns) > 2:
         return None
-    return TwoSided(kinds_of(columns, how)[names[1]], names[0], names[1], on)
+    return TwoSided(kinds_of(columns, how)[second], first, second, on)
 
 
 def made_spec(
