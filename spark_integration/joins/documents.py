@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -43,6 +43,8 @@ from lsmstate.spark_integration.plan.options import OperatorOptions
 from lsmstate.spark_integration.stateful_operator.build import default_buckets, stateful_operator
 from lsmstate.store_base.checks import nearest
 
+DocumentRouting = Literal["hypercube", "association_groups"]
+UnknownValues = Literal["hash", "broadcast"]
 OPERATOR: Final = "natural_join"
 
 _BY_WATERMARK: Final = "does not apply to a natural join; its event times are those of watermarks"
@@ -62,10 +64,10 @@ def natural_join(
     nulls: Nulls = "value",
     malformed: Malformed = "refuse",
     local: Local = "auto",
-    routing: str = "hypercube",
+    routing: DocumentRouting = "hypercube",
     sample: DataFrame | Sequence[Any] | None = None,
     split: Mapping[str, int] | None = None,
-    unknown: str = "hash",
+    unknown: UnknownValues = "hash",
     theta: float | None = 0.2,
     time: Time = TIME,
     state: State = STATE,
