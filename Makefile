@@ -101,7 +101,7 @@ debug: $(STAMPS)/dev $(STAMPS)/debug
 	@$(BIN)/python -m pytest -m "not spark and not stress" --numprocesses $(JOBS) $(DIST) $(ARGS)
 
 # A minute of that, which .ci/run does before `make test`.
-debug-quick: ARGS += $(DEBUG_TESTS)
+debug-quick: override ARGS += $(DEBUG_TESTS)
 debug-quick: debug
 
 # The source distribution first, then the wheel out of it, both apart from this tree.
