@@ -341,7 +341,7 @@ def test_memory_stays_bounded_where_all_documents_share_one_value() -> None:
 
 @pytest.mark.stress
 @pytest.mark.parametrize(
-    ("count", "differ"), [(150_000, True), (5_000, False)], ids=["no pairs", "all pairs"]
+    ("count", "differ"), [(60_000, True), (3_000, False)], ids=["no pairs", "all pairs"]
 )
 def test_resident_memory_where_all_documents_share_one_value(count: int, differ: bool) -> None:
     cap = 16 << 20
