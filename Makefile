@@ -32,7 +32,7 @@ BUILD_EXT := $(BIN)/python setup.py --quiet build_ext --inplace --parallel 2 >/d
 
 .DEFAULT_GOAL := help
 .PHONY: help run kafka-demo test stress build debug debug-quick lint types mypy stubtest docs docs-serve bench \
-	figures peers wheel dist-check clean check-all spark-releases
+	figures peers wheel ui-test dist-check clean check-all spark-releases
 
 help:
 	@echo "make run     the main job: four streams joined on Spark (SF=1 CAP=16m BATCHES=10 BACKEND=lsm JSON=)"
@@ -45,6 +45,7 @@ help:
 	@echo "make docs    the documents in build/site, strict     make docs-serve  the same on http://127.0.0.1:8000"
 	@echo "make wheel   dist/: one wheel for CPython 3.11 and later, and the source distribution it is built from"
 	@echo "make dist-check  the same from a clean copy, installed and tested in a virtual environment of its own"
+	@echo "make ui-test  the web page in Chromium (apt-get install chromium), with its screenshots"
 	@echo "make spark-releases  the tests of SQL and DataFrames on each release of PySpark they are for"
 	@echo "make clean   remove builds and caches (not $(VENV), not the data)"
 
@@ -98,7 +99,7 @@ build: $(STAMPS)/dev $(STAMPS)/release
 
 # Assertions and bounds checks kept; the next `make build` compiles without them again.
 debug: $(STAMPS)/dev $(STAMPS)/debug
-	@$(BIN)/python -m pytest -m "not spark and not stress" --numprocesses $(JOBS) $(DIST) $(ARGS)
+	@$(BIN)/python -m pytest -m "not spark and not stress and not browser" --numprocesses $(JOBS) $(DIST) $(ARGS)
 
 # A minute of that, which .ci/run does before `make test`.
 debug-quick: override ARGS += $(DEBUG_TESTS)
@@ -108,7 +109,12 @@ debug-quick: debug
 wheel: $(STAMPS)/dev
 	@rm -rf dist
 	@$(BIN)/python -m build --outdir dist >/dev/null
+	@$(BIN)/python .ci/wheel-policy dist
 	@ls -l dist
+
+# Screenshots go to docs/guide. CHROMIUM names another browser.
+ui-test: check-all build
+	@$(BIN)/python -m pytest -m browser tests/ui $(ARGS)
 
 dist-check: $(STAMPS)/dev
 	@$(BIN)/python -m pytest -m stress tests/project/test_packaging.py $(ARGS)

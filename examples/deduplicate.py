@@ -7,40 +7,11 @@ disk: a worker's memory stays under the cap however many they are, and no waterm
 """
 
 import sys
-from collections.abc import Iterator
 
-import numpy as np
-import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from lsmstate import MultimapStore
-from lsmstate.spark import Bucket, InputBatch, State, configure, stateful_batches
-
-
-def deduplicate(events: DataFrame, key: str | list[str], memory: int | str = "64m") -> DataFrame:
-    """The first row of each key. Of several in one micro-batch, the order of the source decides."""
-    return stateful_batches(
-        events,
-        key=key,
-        function=first_rows,
-        streams={"seen": "batch BIGINT"},
-        schema=events.schema,
-        state=State(memory=memory),
-    )
-
-
-def first_rows(
-    bucket: Bucket, batches: Iterator[InputBatch], store: MultimapStore
-) -> Iterator[pa.RecordBatch]:
-    """Yield the first row of each key that the store has not seen."""
-    for batch in batches:
-        first = np.sort(batch.groups().first)
-        is_new = ~store.exists("seen", batch.keys.take(pa.array(first)))
-        new = pa.array(first[is_new])
-        when = pa.array(np.full(len(new), bucket.batch_id))
-        store.append("seen", pa.record_batch({"batch": when}), batch.keys.take(new))
-        yield batch.rows.take(new)
+from lsmstate.spark import State, configure, deduplicate
 
 
 def main(events: str, checkpoint: str, out: str, memory: str = "64m") -> StreamingQuery:
@@ -48,7 +19,7 @@ def main(events: str, checkpoint: str, out: str, memory: str = "64m") -> Streami
     schema = spark.read.parquet(events).schema
     stream = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(events)
     query = (
-        deduplicate(stream, "id", memory=memory)
+        deduplicate(stream, "id", state=State(memory=memory))
         .writeStream.option("checkpointLocation", checkpoint)
         .trigger(availableNow=True)
         .start(out)

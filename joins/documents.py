@@ -219,6 +219,10 @@ class NaturalJoin:
         """Return memory, disk and counters of the state."""
         return self._join.stats()
 
+    def _repr_html_(self) -> str:
+        """Show streams, join, counters and state in a notebook."""
+        return self._join._repr_html_()
+
     def close(self) -> None:
         """Release memory, locks and the temporary directory. A second call does nothing."""
         self._join.close()

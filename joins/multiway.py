@@ -9,6 +9,8 @@ from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.arrow_views import Views
 from lsmstate.joins.asked_condition import AskedCondition
 from lsmstate.joins.conditions.names import named
+from lsmstate.joins.html import join_html
+from lsmstate.joins.kinds import kind_of
 from lsmstate.joins.local.changes.input import UNMATCHED_RETRACTIONS, check_unmatched
 from lsmstate.joins.local.inner.binary_tree_order import BEST, Sample, TriedOrders, best_tree
 from lsmstate.joins.local.parts.results import Results
@@ -33,6 +35,7 @@ from lsmstate.joins.specs.changes import FINAL
 from lsmstate.joins.specs.choose import ChangingSpec, create_join
 from lsmstate.joins.specs.event_time import TimedThetaSpec, TimeOptions, create_timed
 from lsmstate.joins.specs.final import FinalSpec
+from lsmstate.joins.specs.interval_warnings import warn_of_kept_rows
 from lsmstate.joins.specs.multi_key import GraphSpec
 from lsmstate.joins.specs.one_key import Condition, JoinSpec, check_streams
 from lsmstate.joins.specs.theta import ThetaSpec
@@ -158,6 +161,7 @@ class MultiwayJoin(SpecJoin):
         self._declared = dict(streams)
         columns = {name: schema.names for name, schema in streams.items()}
         on = with_time(on, time, told.columns, columns, _NO_TIME)
+        written = on
         theta = theta_spec(streams, on, how, emit, changes, told)
         if theta is None:
             refuse_most_results(most_results)
@@ -168,6 +172,7 @@ class MultiwayJoin(SpecJoin):
         spec: Spec = theta or _spec_of(streams, on, how, emit, changes, told)
         if isinstance(theta, ThetaChangeSpec) and theta.event_time is None:
             _check_keeps_all(told)
+        warn_of_kept_rows(self._declared, written, told.columns, _named_time)
         self._views = Views(streams)
         plain = spec
         if self._views.any and theta is not None:
@@ -247,10 +252,21 @@ class MultiwayJoin(SpecJoin):
             return late
         return self._views.declared(late, self._came_in)
 
+    def _repr_html_(self) -> str:
+        """Show streams, join, counters and state in a notebook."""
+        described = {**self.spec.described(), "conditions": list(map(str, self._asked.filters))}
+        title = f"MultiwayJoin: {kind_of(self.spec).name}"
+        return join_html(title, self._declared, described, self.counts, self._store)
+
     @property
     def unmatched_retractions(self) -> int:
         """Number of retractions ignored so far because the row was not stored."""
         return self._join.counts.get(UNMATCHED_RETRACTIONS, 0)
+
+
+def _named_time(columns: Mapping[str, str]) -> str:
+    named = ", ".join(f'"{stream}": "{column}"' for stream, column in columns.items())
+    return f"name the column, as in time=Time(event_time={{{named}}})"
 
 
 def _spec_of(

@@ -14,7 +14,7 @@ from lsmstate.joins.specs.event_time import Retention
 from lsmstate.joins.specs.window import WindowLike
 from lsmstate.opening import BACKENDS
 from lsmstate.option_names import fields_checked
-from lsmstate.options import Options, parse_bytes
+from lsmstate.options import JoinOptions, Options, parse_bytes
 from lsmstate.state_location import DEFAULT_CACHE
 from lsmstate.store_base.checks import nearest
 
@@ -155,7 +155,7 @@ class State:
                 raise InvalidArgumentError(
                     f"options[{name!r}] is unknown{nearest(str(name), known)}"
                 )
-        return Options(memory_bytes=memory_bytes, **given)
+        return JoinOptions(memory_bytes=memory_bytes, **given)
 
 
 @fields_checked

@@ -14,7 +14,8 @@ from typing import Final, Self
 import pyarrow as pa
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.joins.kinds import local_join
+from lsmstate.joins.html import join_html
+from lsmstate.joins.kinds import kind_of, local_join
 from lsmstate.joins.local.parts.results import Results, check_finished
 from lsmstate.joins.options import STATE, State, refuse_other_fields
 from lsmstate.joins.protocols import Batch, Context, LocalJoin, Spec
@@ -223,6 +224,11 @@ class SpecJoin:
     def stats(self) -> StoreStats:
         """Return memory, disk and counters of the state."""
         return self._store.stats()
+
+    def _repr_html_(self) -> str:
+        """Show streams, join, counters and state in a notebook."""
+        title, spec = kind_of(self.spec).name, self.spec
+        return join_html(title, spec.streams, spec.described(), self.counts, self._store)
 
     def close(self) -> None:
         """Release memory, locks and the temporary directory. A second call does nothing."""

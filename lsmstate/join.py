@@ -1,6 +1,7 @@
 """Streaming joins in plain Python, without Spark."""
 
 from lsmstate.joins.asof import AsofJoin, asof_join
+from lsmstate.joins.deduplication import Deduplication, deduplicate
 from lsmstate.joins.documents import NaturalJoin
 from lsmstate.joins.local.inner.umjoin import UMJoin
 from lsmstate.joins.local.parts.results import Results
@@ -12,6 +13,7 @@ from lsmstate.joins.specs.one_key import JoinSpec, output_names
 
 __all__ = [
     "AsofJoin",
+    "Deduplication",
     "JoinSpec",
     "MultiwayJoin",
     "NaturalJoin",
@@ -21,6 +23,7 @@ __all__ = [
     "Time",
     "UMJoin",
     "asof_join",
+    "deduplicate",
     "output_names",
     "similarity_join",
 ]

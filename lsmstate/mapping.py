@@ -3,6 +3,7 @@
 - A key is the Python value of the key column, or a tuple if there are several key columns.
 - A value is the list of the key's rows as dicts, in arrival order. With ``unique=True`` it is the
   only row.
+- Rows of a stream without a schema are documents: dicts of any shape.
 - Each access goes to the store for one key. Use the store itself for batches."""
 
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
@@ -14,6 +15,7 @@ import pyarrow as pa
 from lsmstate.cython_ext.keys.key_codec import KeyCodec
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.schema.batches import is_arrow
+from lsmstate.schema.documents import decode_documents, encode_documents, is_schema_free
 from lsmstate.schema.python_values import shown
 from lsmstate.store import MultimapStore
 from lsmstate.store_base.checks import checked_rows, stream_of
@@ -46,6 +48,8 @@ class StoreMapping(MutableMapping[Any, Any]):
         orders = StoreMapping(store, "orders")
         orders[7] = [{"amount": 3}]
         orders[7]  # [{"amount": 3}]
+        logs = StoreMapping(store, "logs")  # rows=SCHEMA_FREE
+        logs["a"] = [{"page": "/"}, {"error": [1, None]}]
         ```
     """
 
@@ -57,6 +61,7 @@ class StoreMapping(MutableMapping[Any, Any]):
         self._store = store
         self._schema = stream_of(store.streams, stream)
         self._unique = unique
+        self._has_documents = is_schema_free(self._schema.rows)
 
     def __getitem__(self, key: Any) -> Any:
         """Return the rows of a key; with ``unique`` its only row.
@@ -66,7 +71,8 @@ class StoreMapping(MutableMapping[Any, Any]):
             InvalidArgumentError: The value cannot be a key of the stream, or ``unique`` is set and
                 the key has several rows.
         """
-        rows = self._store.get(self._schema.name, self._values(key)).to_pylist()
+        found = self._store.get(self._schema.name, self._values(key))
+        rows = decode_documents(found) if self._has_documents else found.to_pylist()
         if not rows:
             raise KeyError(key)
         if not self._unique:
@@ -197,6 +203,8 @@ class StoreMapping(MutableMapping[Any, Any]):
                 "make the mapping with unique=True"
             )
         rows = [value] if self._unique else list(value)
+        if self._has_documents:
+            return encode_documents(rows)
         names = set(self._schema.rows.names)
         for row in rows:
             if not isinstance(row, dict) or not names.issuperset(row):

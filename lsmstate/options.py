@@ -3,8 +3,10 @@
 import re
 from dataclasses import dataclass, replace
 from numbers import Integral
+from typing import ClassVar
 
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.option_names import fields_checked
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -44,9 +46,13 @@ def parse_bytes(value: int | str, name: str = "memory") -> int:
     return int(float(found[1]) * _UNITS[found[2]])
 
 
+@fields_checked
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Options:
     """Memory and disk options of a store. Every option may change between two openings."""
+
+    cap_name: ClassVar[str] = "memory_bytes"
+    """What the caller wrote for ``memory_bytes``, for messages; subclasses have other names."""
 
     memory_bytes: int = 64 * MIB
     """Memory cap over everything that the stores of this process hold: memtables, block cache,
@@ -145,15 +151,14 @@ class Options:
                 )
 
         if self.memory_bytes < MINIMUM_MEMORY_BYTES + STORE_MEMORY_BYTES:
-            refuse(
-                "memory_bytes",
-                "the memory cap is too small; give at least "
-                f"{MINIMUM_MEMORY_BYTES + STORE_MEMORY_BYTES} bytes ('5m')",
+            raise InvalidArgumentError(
+                f"{self.cap_name}={self.memory_bytes!r}: the memory cap is too small; give at "
+                f"least {MINIMUM_MEMORY_BYTES + STORE_MEMORY_BYTES} bytes ('5m')"
             )
         if self.memtable_bytes is not None and not (
             256 * KIB <= self.memtable_bytes <= self.memory_bytes // 2
         ):
-            refuse("memtable_bytes", "must lie between 256 KiB and half of memory_bytes")
+            refuse("memtable_bytes", f"must lie between 256 KiB and half of {self.cap_name}")
         block_bytes = self.block_limit_bytes
         if not 1 * KIB <= block_bytes <= 256 * KIB:
             refuse("block_bytes", "must lie between 1 KiB and 256 KiB")
@@ -161,7 +166,7 @@ class Options:
         if block_bytes > 1 * KIB and 4 * sources * block_bytes > self.memory_bytes:
             refuse(
                 "block_bytes",
-                f"{sources} runs of such blocks cannot be merged under memory_bytes="
+                f"{sources} runs of such blocks cannot be merged under {self.cap_name}="
                 f"{self.memory_bytes}; give at most "
                 f"{max(KIB, self.memory_bytes // (4 * sources))}",
             )
@@ -221,6 +226,20 @@ class Options:
         if self.block_bytes is not None:
             return self.block_bytes
         return min(max(8 * KIB, self.memory_bytes // 4096), 16 * KIB)
+
+
+class JoinOptions(Options):
+    """Options of a join's store: the caller wrote ``State(memory=...)``."""
+
+    __slots__ = ()
+    cap_name: ClassVar[str] = "memory"
+
+
+class CommandOptions(Options):
+    """Options of a command's store: the caller wrote ``--memory``."""
+
+    __slots__ = ()
+    cap_name: ClassVar[str] = "--memory"
 
 
 #: Options of a store that is opened without any.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lsmstate.joins.options import Skew, State, Time
+    from lsmstate.spark_integration.deduplicate import deduplicate
     from lsmstate.spark_integration.demo import DemoSettings, run_demo
     from lsmstate.spark_integration.joins.asof import asof_join
     from lsmstate.spark_integration.joins.documents import natural_join
@@ -40,6 +41,7 @@ __all__ = [
     "Time",
     "asof_join",
     "configure",
+    "deduplicate",
     "drop_original",
     "explain_join",
     "metrics_of",
@@ -69,6 +71,7 @@ _MODULES = {
     "Time": "lsmstate.joins.options",
     "asof_join": "lsmstate.spark_integration.joins.asof",
     "configure": "lsmstate.spark_integration.session.configure",
+    "deduplicate": "lsmstate.spark_integration.deduplicate",
     "drop_original": "lsmstate.spark_integration.rescale.rescale",
     "explain_join": "lsmstate.spark_integration.joins.shares",
     "metrics_of": "lsmstate.spark_integration.metrics.query",
@@ -88,7 +91,17 @@ _MODULES = {
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_MODULES[name]), name)
+    try:
+        module = import_module(_MODULES[name])
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in ("pyspark", "py4j", "pandas"):  # what the extra installs
+            raise
+        raise ModuleNotFoundError(
+            f"lsmstate.spark.{name} needs {missing}; run: pip install 'lsmstate[spark]'",
+            name=missing,
+        ) from error
+    return getattr(module, name)
 
 
 def __dir__() -> list[str]:

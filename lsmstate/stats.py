@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from lsmstate.html import html_fields
+
 #: A shorter wait does not count as a pause.
 PAUSE_SECONDS = 0.001
 
@@ -139,6 +141,10 @@ class StoreStats:
             "runs_per_key": self.probes.runs_per_key,
             "write_amplification": self.writes.amplification,
         }
+
+    def _repr_html_(self) -> str:
+        """Show all counters and ratios in a notebook."""
+        return html_fields("StoreStats", self.as_dict())
 
 
 class PauseRecorder:

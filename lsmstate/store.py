@@ -86,6 +86,11 @@ class StreamSchema:
                     f"{what} of stream {self.name!r} is a {type(given).__name__}; give a "
                     f"{'pyarrow.Schema' if kind is pa.Schema else 'text'}"
                 )
+        if self.expiry is not None and not isinstance(self.expiry, Expiry):
+            raise InvalidArgumentError(
+                f"expiry of stream {self.name!r} is a {type(self.expiry).__name__}; give an "
+                'Expiry, as in Expiry("at", timedelta(days=1)), or None'
+            )
 
 
 class Matches(NamedTuple):

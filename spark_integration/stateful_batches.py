@@ -125,7 +125,7 @@ def stateful_batches(
         inputs=inputs.plans,
         state=stored,
         output=arrow_schema("schema", output),
-        settings=_pinned(inputs, stored, columns, checked, null_keys),
+        settings=pinned_function(inputs, stored, columns, checked, null_keys),
         keeps_null_keys=null_keys == KEEP,
         routing=HashRouting(keeps_null_keys=null_keys == KEEP),
         output_mode=output_mode,
@@ -205,14 +205,15 @@ def _streams(
     return tuple(streams_by_name(streams).values())
 
 
-def _pinned(
+def pinned_function(
     inputs: Inputs,
     streams: Sequence[StreamSchema],
     columns: Mapping[str, Sequence[str]],
     options: OperatorOptions,
     null_keys: str,
 ) -> dict[str, Any]:
-    """What the checkpoint pins: a later start with anything else is refused."""
+    """What the checkpoint pins of a stateful function: a later start with anything else is
+    refused."""
     return {
         "inputs": list(columns),
         "key": [f"{name}.{column}" for name, names in columns.items() for column in names],

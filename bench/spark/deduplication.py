@@ -8,7 +8,6 @@ Results are checked with DuckDB: every id once, and on our side the row that cam
 """
 
 import argparse
-import importlib.util
 import json
 import os
 import shutil
@@ -107,12 +106,9 @@ class TreeMeter(threading.Thread):
 def deduplicated(side: str, events: Any, memory: str) -> Any:
     if side == "spark":
         return events.dropDuplicates(["id"])
-    spec = importlib.util.spec_from_file_location("example", ROOT / "examples" / "deduplicate.py")
-    assert spec is not None
-    assert spec.loader is not None
-    example = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(example)
-    return example.deduplicate(events, "id", memory=memory)
+    from lsmstate.spark import State, deduplicate
+
+    return deduplicate(events, "id", state=State(memory=memory))
 
 
 def run_side(side: str, events: Path, home: Path, memory: str) -> dict[str, float]:

@@ -11,6 +11,17 @@ from libc.string cimport memcpy
 cdef extern from *:
     """
     #include <pthread.h>
+    /* glibc 2.34 gave these a second version. The first one is in every release, so that a wheel
+       built here runs on older ones. */
+    #if defined(__GLIBC__) && defined(__x86_64__)
+    __asm__(".symver pthread_once,pthread_once@GLIBC_2.2.5");
+    __asm__(".symver pthread_key_create,pthread_key_create@GLIBC_2.2.5");
+    __asm__(".symver pthread_setspecific,pthread_setspecific@GLIBC_2.2.5");
+    #elif defined(__GLIBC__) && defined(__aarch64__)
+    __asm__(".symver pthread_once,pthread_once@GLIBC_2.17");
+    __asm__(".symver pthread_key_create,pthread_key_create@GLIBC_2.17");
+    __asm__(".symver pthread_setspecific,pthread_setspecific@GLIBC_2.17");
+    #endif
     #include <stddef.h>
     #include <stdint.h>
     #include <stdlib.h>

@@ -86,7 +86,7 @@ cdef int take_memory(Budget budget, int64_t size) except -1 nogil:
             raise MemoryLimitError(
                 f"no memory to continue a read, which needs {size} more bytes: {_in_use(budget)}; "
                 "close or drop probes and iterators, ask for fewer keys or smaller pieces at a "
-                "time, or raise memory_bytes"
+                "time, or raise the memory cap"
             )
     return 0
 
@@ -97,7 +97,7 @@ def check_room(Budget budget not None, int64_t size, int64_t keys) -> None:
     if not _fits(budget, size):
         raise MemoryLimitError(
             f"a probe of {keys} keys takes about {size} bytes: {_in_use(budget)}; ask for fewer "
-            "keys at a time, or raise memory_bytes"
+            "keys at a time, or raise the memory cap"
         )
 
 

@@ -1,7 +1,7 @@
 """Names that somebody wrote, found among those that there are."""
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from lsmstate.errors import InvalidArgumentError
@@ -28,6 +28,18 @@ def named(option: str, given: Mapping[str, V], example: str) -> Mapping[str, V]:
             f"{option}={given!r} is a {type(given).__name__}; give it by stream, as in {example}"
         )
     return given
+
+
+def column_names(option: str, given: object) -> list[str]:
+    """The names of columns that an option has: one, or several in a list. InvalidArgumentError for
+    anything else."""
+    if isinstance(given, str):
+        return [given]
+    if not isinstance(given, Sequence) or not all(isinstance(name, str) for name in given):
+        raise InvalidArgumentError(
+            f'{option}={given!r}: give the name of a column, or a list of names, as in ["id"]'
+        )
+    return list(given)
 
 
 def unknown(what: str, name: str, known: Iterable[str], stream: str = "") -> InvalidArgumentError:

@@ -458,6 +458,8 @@ class Converter:
         called = re.match(r"\w+(?=\()", shown)
         if called is not None:
             what = f"the function {called[0].lower()}"
+        elif type(node).__name__ == "Interval":
+            what = "an interval of months or years, which has no fixed length,"
         else:
             what = type(node).__name__.upper()
         columns = []

@@ -24,7 +24,7 @@ from lsmstate.joins.conditions.columns import Column
 from lsmstate.joins.conditions.intervals import UNITS
 from lsmstate.joins.conditions.key_classes import class_type
 from lsmstate.joins.conditions.key_types import cast_key, common_key_type
-from lsmstate.joins.conditions.names import resolved, unknown
+from lsmstate.joins.conditions.names import column_names, resolved, unknown
 from lsmstate.joins.conditions.parser import parse_condition
 from lsmstate.joins.conditions.predicate import Compare, Equal
 from lsmstate.joins.specs.changes import check_operation, with_operation
@@ -331,13 +331,11 @@ def keys_by(
     streams: Mapping[str, pa.Schema], by: Sequence[str] | Mapping[str, Sequence[str]] | str
 ) -> dict[str, tuple[str, ...]]:
     """By stream, the columns of ``by``. InvalidArgumentError names what does not fit."""
-    if isinstance(by, str):
-        by = [by]
     given = by if isinstance(by, Mapping) else dict.fromkeys(streams, by)
     found: dict[str, tuple[str, ...]] = {}
     for stream, columns in given.items():
         name = resolved("stream", stream, streams)
-        listed = [columns] if isinstance(columns, str) else columns
+        listed = column_names("by", columns)
         found[name] = tuple(resolved("column", c, streams[name].names, name) for c in listed)
     if set(found) != set(streams) or len({len(columns) for columns in found.values()}) != 1:
         raise InvalidArgumentError(

@@ -341,7 +341,8 @@ def _columns(
 
 
 def _names(what: str, given: Sequence[str]) -> tuple[str, ...]:
-    if isinstance(given, str) or not all(isinstance(name, str) for name in given):
+    is_list = isinstance(given, Sequence) and not isinstance(given, str)
+    if not is_list or not all(isinstance(name, str) for name in given):
         raise InvalidArgumentError(
             f'{what}={given!r}: give a list of attributes, such as ["time", "meta.id"]'
         )

@@ -81,7 +81,7 @@ class EventTime:
         bounds = tuple(bounds)
         needed = needed_us((*bounds, *_equal_times(spec)), columns, spec.streams)
         kept = dict(needed)
-        for given, value in retention.items():
+        for given, value in named("retention", retention, '{"a": "7 days"}').items():
             name = resolved("stream", given, spec.streams)
             if name not in columns:
                 raise InvalidArgumentError(
@@ -248,7 +248,9 @@ def lasting(
         if not is_between_times(spec.streams, bound):
             raise InvalidArgumentError(
                 f"joins: {bound_text(bound)} is not an interval between two time stamps, both with "
-                "a time zone or both without; filter the inputs or the result for it"
+                "a time zone or both without: "
+                f"{unfit_times(spec.streams, (bound.later, bound.earlier)) or 'filter for it'}, or "
+                "filter the inputs or the result for it"
             )
     return EventTime.create(spec, told.columns, bounds, {}, told.late)
 
@@ -274,6 +276,24 @@ def is_between_times(streams: Mapping[str, pa.Schema], bound: Bound) -> bool:
     """Whether its columns are time stamps, both with a time zone or both without."""
     kinds = [streams[c.stream].field(c.name).type for c in (bound.later, bound.earlier)]
     return all(map(pa.types.is_timestamp, kinds)) and len({k.tz is None for k in kinds}) == 1
+
+
+def unfit_times(streams: Mapping[str, pa.Schema], columns: Iterable[Column]) -> str | None:
+    """Why an interval between these columns bounds no time, and the remedy; None: it may."""
+    kinds = {column: streams[column.stream].field(column.name).type for column in columns}
+    dates = [str(column) for column, kind in kinds.items() if pa.types.is_date(kind)]
+    if dates:
+        are = "is a date" if len(dates) == 1 else "are dates"
+        return f"{' and '.join(dates)} {are}; cast to time stamps before the join"
+    stamps = {column: kind for column, kind in kinds.items() if pa.types.is_timestamp(kind)}
+    zoned = [str(column) for column, kind in stamps.items() if kind.tz is not None]
+    naive = [str(column) for column, kind in stamps.items() if kind.tz is None]
+    if zoned and naive:
+        return (
+            f"{' and '.join(zoned)} has a time zone, and {' and '.join(naive)} has none; cast them "
+            "to one type before the join"
+        )
+    return None
 
 
 def _resolved_columns(

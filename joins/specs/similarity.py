@@ -19,7 +19,7 @@ from lsmstate.joins.conditions.columns import Column
 from lsmstate.joins.conditions.intervals import Bound
 from lsmstate.joins.conditions.key_classes import class_type
 from lsmstate.joins.conditions.key_types import cast_key
-from lsmstate.joins.conditions.names import resolved, unknown
+from lsmstate.joins.conditions.names import column_names, resolved, unknown
 from lsmstate.joins.specs.event_time import LATE, EventTime, duration_us
 from lsmstate.joins.specs.one_key import joined_schema
 from lsmstate.joins.specs.window import TimeWindow, time_window
@@ -136,6 +136,10 @@ class SimilaritySpec:
         _check_algorithm(spec)
         for stream, column in columns.items():
             _check_type(spec.metric, f"{stream}.{column}", streams[stream].field(column).type)
+        if distance is not None and not isinstance(distance, str):
+            raise InvalidArgumentError(
+                f"distance={distance!r}: give the name of a column to add, or None for none"
+            )
         if distance is not None and distance.lower() in map(str.lower, spec._pair_schema.names):
             raise InvalidArgumentError(
                 f"distance={distance!r} is the name of a column of the result; give another name"
@@ -395,13 +399,11 @@ def _compared(
 def _keys(
     streams: Mapping[str, pa.Schema], by: Sequence[str] | Mapping[str, Sequence[str]] | str
 ) -> dict[str, tuple[str, ...]]:
-    if isinstance(by, str):
-        by = [by]
     given = by if isinstance(by, Mapping) else dict.fromkeys(streams, by)
     found: dict[str, tuple[str, ...]] = {}
     for stream, columns in given.items():
         name = resolved("stream", stream, streams)
-        listed = [columns] if isinstance(columns, str) else columns
+        listed = column_names("by", columns)
         found[name] = tuple(resolved("column", c, streams[name].names, name) for c in listed)
     if set(found) != set(streams) or len({len(columns) for columns in found.values()}) != 1:
         raise InvalidArgumentError(

@@ -15,6 +15,7 @@ from lsmstate.cli.numbers import at_least
 from lsmstate.cli.query import app as query_commands
 from lsmstate.cli.rescale import app as rescale_command
 from lsmstate.cli.state import app as state_commands
+from lsmstate.cli.ui import app as ui_command
 from lsmstate.cli.upkeep import app as upkeep_commands
 from lsmstate.errors import LsmStateError
 from lsmstate.local_directory import directory_path
@@ -22,6 +23,7 @@ from lsmstate.local_directory import directory_path
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.add_typer(state_commands)
 app.add_typer(query_commands)
+app.add_typer(ui_command)
 app.add_typer(upkeep_commands)
 app.add_typer(backup_commands)
 app.add_typer(rescale_command)

@@ -63,34 +63,8 @@ def show_state(
 
 
 def _described(state: "QueryState", buckets: list[int]) -> dict[str, Any]:
-    """Describe the state as JSON values; sizes are in bytes."""
-    return {
-        "checkpoint": state.checkpoint.location,
-        "batch": state.batch,
-        "batches": state.checkpoint.committed(),
-        "settings": dict(state.settings),
-        "streams": [
-            {"name": stream.name, "key": _columns(stream.key), "columns": _columns(stream.rows)}
-            for stream in state.streams.values()
-        ],
-        "buckets": [_described_bucket(state, bucket) for bucket in buckets],
-    }
-
-
-def _columns(schema: pa.Schema) -> list[str]:
-    return [f"{field.name}: {field.type}" for field in schema]
-
-
-def _described_bucket(state: "QueryState", bucket: int) -> dict[str, Any]:
-    with state.bucket(bucket) as store:
-        stats = store.stats()
-    return {
-        "bucket": bucket,
-        "pointer": state.pointers[bucket],
-        "rows": stats.counters["rows"],
-        "bytes": stats.disk_bytes,
-        "runs": stats.counters["runs"],
-    }
+    found = [state.describe_bucket(bucket) for bucket in buckets]
+    return {**state.describe(), "buckets": found}
 
 
 def _show_state(described: dict[str, Any]) -> None:

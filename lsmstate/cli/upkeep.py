@@ -10,7 +10,7 @@ import typer
 from lsmstate.cli.console import plain_console, plain_table
 from lsmstate.cli.states import JsonStates, key_text, level_name, show_states
 from lsmstate.lsm.store import LsmStore
-from lsmstate.options import Options, parse_bytes
+from lsmstate.options import CommandOptions, parse_bytes
 from lsmstate.store import StreamSchema
 from lsmstate.tools.inspection import State, find_standalone, find_state
 from lsmstate.tools.repair import RepairReport, repair
@@ -81,7 +81,8 @@ def compact_store(
     place = str(directory)
     before = find_standalone(place, _MERGED_BY_QUERY)
     streams = list(before.found.streams.values())
-    with LsmStore.open(place, streams, options=Options(memory_bytes=parse_bytes(memory))) as store:
+    options = CommandOptions(memory_bytes=parse_bytes(memory))
+    with LsmStore.open(place, streams, options=options) as store:
         store.compact()
     after = find_standalone(place, _MERGED_BY_QUERY)
     found = {"directory": place, "before": _size(before), "after": _size(after)}

@@ -303,7 +303,7 @@ class LsmStore(AdmittedWrites):
         with self.calling():
             self._guard.check_writable()
             mutations = checked_mutations(self._streams, mutations, self._options)
-            check_keys(mutations)
+            check_keys(mutations, self._options)
             with self._writes.settling():
                 return self._make(self._plan(mutations))
 

@@ -58,6 +58,7 @@ class WritePath:
         self._store = store
         self._runs = runs
         self._memory = memory
+        self._options = options
         self._in_background = bool(options.background)
         self._guard = guard
         self._kept = kept
@@ -254,7 +255,7 @@ class WritePath:
 
     def _no_room(self, size: int) -> MemoryLimitError:
         elsewhere = self._memory.bytes_beside(self._store)
-        return no_room(self._memory.budget, size, self._kept(), elsewhere)
+        return no_room(self._memory.budget, size, self._kept(), elsewhere, self._options)
 
     def pace(self, written_bytes: int) -> None:
         """After a write of this size: work on the current merge, if it is behind. The rows are in

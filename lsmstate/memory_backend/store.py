@@ -436,7 +436,8 @@ class MemoryStore(AdmittedWrites):
         if held + more > cap:
             raise MemoryLimitError(
                 f"backend 'memory' holds {held} bytes and needs {more} more, past the cap "
-                f'memory_bytes={cap}; it cannot spill to disk: choose backend="lsm", which '
+                f"{self._options.cap_name}={cap}; it cannot spill to disk: choose "
+                f'backend="lsm", which '
                 f"does, or raise the cap{self._snapshots.named(self._copied_bytes)}"
             )
         self._peak_bytes = max(self._peak_bytes, self.held_bytes + more)

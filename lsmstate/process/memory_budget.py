@@ -81,7 +81,7 @@ class ProcessMemory:
             if needed > limit:
                 return (
                     f"{len(caps) + 1} open stores need a memory cap of {needed} bytes, it "
-                    f"is {limit}; raise memory_bytes or close a store"
+                    f"is {limit}; raise the cap or close a store"
                 )
             self._stores[store] = limit_bytes
             self._set_limit()

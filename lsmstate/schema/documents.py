@@ -48,6 +48,11 @@ def encode_documents(documents: Iterable[Mapping[str, Any]]) -> pa.RecordBatch:
         InvalidArgumentError: A document is not a map with text keys, or holds a value that msgpack
             has no type for, such as a date, a decimal, a set or a huge integer.
     """
+    if not isinstance(documents, Iterable) or isinstance(documents, Mapping | str | bytes):
+        raise InvalidArgumentError(
+            f"documents={str(documents)[:80]!r} is a {type(documents).__name__}; give a list of "
+            "dicts, one for each row"
+        )
     packer = msgpack.Packer(strict_types=True)
     packed = []
     for position, document in enumerate(documents):

@@ -31,11 +31,13 @@ def check_largest_row(size: int, options: Options) -> None:
     if size > limit:
         raise MemoryLimitError(
             f"a row of {size} bytes is larger than a quarter of the memory cap ({limit} "
-            f"bytes); raise memory_bytes to {4 * size} or more"
+            f"bytes); raise {options.cap_name} to {4 * size} or more"
         )
 
 
-def no_room(budget: Budget, size: int, kept: str, elsewhere: int) -> MemoryLimitError:
+def no_room(
+    budget: Budget, size: int, kept: str, elsewhere: int, options: Options
+) -> MemoryLimitError:
     """Make the error for a write of ``size`` bytes that finds no memory.
 
     ``kept`` names snapshots that hold memory. ``elsewhere`` is the size of other stores' memtables.
@@ -51,7 +53,7 @@ def no_room(budget: Budget, size: int, kept: str, elsewhere: int) -> MemoryLimit
     return MemoryLimitError(
         f"no room for one more write, {size} bytes: {budget.usage()} of the cap of {budget.limit} "
         f"bytes are in use, and {budget.reserve} are reserved for flushes and merges; write less "
-        f"at a time, or raise memory_bytes{readers}{kept}{others}"
+        f"at a time, or raise {options.cap_name}{readers}{kept}{others}"
     )
 
 
@@ -152,6 +154,6 @@ def checked_mutations(
         raise MemoryLimitError(
             f"{size} bytes of rows in one write; a put, or several writes made as one, may take an "
             f"eighth of the memory cap ({options.memory_bytes // 8} bytes): split it, or raise "
-            "memory_bytes"
+            f"{options.cap_name}"
         )
     return checked

@@ -234,7 +234,7 @@ def checked_positions(keys: Sized, positions: Positions | None) -> Positions:
     if positions is None:
         return np.arange(len(keys), dtype=np.int64)
     given = np.asarray(positions)
-    if given.size and given.dtype.kind not in "iu":
+    if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
         raise InvalidArgumentError(f"positions={shown(positions)}: give whole numbers, ascending")
     asked = given.astype(np.int64)
     if asked.size and (

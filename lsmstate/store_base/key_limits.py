@@ -36,6 +36,6 @@ def check_largest_key(keys: KeyBatch, largest: int, options: Options) -> None:
         share = SMALL_KEYS_IN_CAP if size <= SMALL_KEY_BYTES else KEYS_IN_CAP
         raise MemoryLimitError(
             f"a key of {size} encoded bytes is larger than this memory cap allows "
-            f"({limit} bytes); raise memory_bytes to {share * size} or more, or use a digest of it "
-            "as the key"
+            f"({limit} bytes); raise {options.cap_name} to {share * size} or more, or use a digest "
+            "of it as the key"
         )

@@ -7,6 +7,7 @@ import pyarrow as pa
 
 from lsmstate.cython_ext.keys.key_codec import KeyBatch
 from lsmstate.errors import MemoryLimitError
+from lsmstate.options import Options
 from lsmstate.process.memory_budget import process_memory
 from lsmstate.store import Mutation
 
@@ -43,7 +44,7 @@ def is_cut(keys: pa.RecordBatch | KeyBatch) -> bool:
     return probe_bytes(keys) > process_memory().budget.limit // 4
 
 
-def check_keys(mutations: Sequence[Mutation]) -> None:
+def check_keys(mutations: Sequence[Mutation], options: Options) -> None:
     """Raise MemoryLimitError if encoding the keys of atomic writes would take more than half of the
     memory cap. Keys that are already encoded are the caller's and do not count."""
     batches = [m.keys for m in mutations if isinstance(m.keys, pa.RecordBatch)]
@@ -53,5 +54,5 @@ def check_keys(mutations: Sequence[Mutation]) -> None:
     if size > limit:
         raise MemoryLimitError(
             f"{count} keys in one write take about {size} bytes, more than half of "
-            f"the memory cap ({limit} bytes): split it, or raise memory_bytes"
+            f"the memory cap ({limit} bytes): split it, or raise {options.cap_name}"
         )

@@ -14,7 +14,10 @@ from lsmstate.cython_ext.keys.encoded_ranges import EncodedRanges
 from lsmstate.cython_ext.keys.key_codec import KeyBatch
 from lsmstate.cython_ext.keys.key_decode import KeyDecoder
 from lsmstate.cython_ext.rows.row_codec import RowCodec
+from lsmstate.errors import StoreClosedError
+from lsmstate.html import html_fields, html_table
 from lsmstate.pieces import Pieces
+from lsmstate.stats import StoreStats
 from lsmstate.store import (
     BatchLike,
     Entries,
@@ -99,6 +102,10 @@ class StoreReads(ABC):
     @abstractmethod
     def streams(self) -> Mapping[str, StreamSchema]:
         """Return the streams by name, in their fixed order."""
+
+    @abstractmethod
+    def stats(self) -> StoreStats:
+        """Return memory, disk and counters."""
 
     @abstractmethod
     def close(self) -> None:
@@ -199,6 +206,28 @@ class StoreReads(ABC):
             found = [self.probe(stream, part, positions).counts > 0 for part in parts]
         return np.concatenate(found) if len(found) > 1 else found[0]
 
+    def _repr_html_(self) -> str:
+        """Show the streams and what they take; a closed store shows its streams."""
+        rows = [
+            (stream.name, _listed(stream.key), _listed(stream.rows), str(stream.expiry or ""))
+            for stream in self.streams.values()
+        ]
+        header = ("stream", "key", "columns", "expires")
+        streams = html_table(type(self).__name__, header, rows)
+        try:
+            stats = self.stats()
+        except StoreClosedError:
+            return streams + "<p>closed</p>"
+        return streams + html_fields(
+            "state",
+            {
+                "disk_bytes": stats.disk_bytes,
+                "memory_bytes": stats.memory_bytes,
+                "memory_limit_bytes": stats.memory_limit_bytes,
+                **stats.counters,
+            },
+        )
+
     def get(self, stream: str, key: KeyValues) -> pa.RecordBatch:
         """Return all rows of one key."""
         return self.get_many(stream, one_key(stream_of(self.streams, stream), key)).rows
@@ -243,3 +272,7 @@ def in_one_call(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[
             return method(store, *args, **kwargs)
 
     return call
+
+
+def _listed(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name}: {field.type}" for field in schema)

@@ -33,6 +33,8 @@ JOIN_CONDITIONS: Final = "conditions of the joins"
 SKEW: Final = "skew"
 #: What inner joins pin: the conditions beside their keys.
 OTHER_CONDITIONS: Final = "other conditions"
+#: What all operators pin of each input: names and types of its columns.
+COLUMNS_OF: Final = "columns of "
 #: The names of the settings that are the user's own.
 PINS: Final = "pins"
 #: What is pinned beside the operator's settings, or added to those of some joins.
@@ -245,6 +247,8 @@ def _compare_settings(path: str, settings: dict[str, Any], wanted: Wanted) -> No
         expected["buckets"] = wanted.buckets
     for name, now in expected.items():
         was = settings.get(name)
+        if was != now and name.startswith(COLUMNS_OF):
+            raise _other_columns(name.removeprefix(COLUMNS_OF), was or [], now, path)
         if was != now:
             change = f", run lsmstate rescale --buckets {now} first" if name == "buckets" else ""
             raise InvalidArgumentError(
@@ -252,6 +256,25 @@ def _compare_settings(path: str, settings: dict[str, Any], wanted: Wanted) -> No
                 f"{name} = {_show(now)} ({path}); start the query with the former value{change}, "
                 "or use a new checkpoint location"
             )
+
+
+def _other_columns(stream: str, was: list[str], now: list[str], path: str) -> Exception:
+    """Rows of the state have the columns of the first start."""
+    added = [column for column in now if column not in was]
+    gone = [column for column in was if column not in now]
+    said = [f"{', '.join(gone)} is gone"] if gone else []
+    said += [f"{', '.join(added)} is new"] if added else []
+    names = ", ".join(repr(column.partition(" ")[0]) for column in was)
+    if gone:
+        remedy = f"give it the former columns, in the types {_show(was)}"
+    else:
+        remedy = f"select the former ones, {stream}.select({names})"
+        remedy += ", and join what is new to the result" if added else ""
+    return InvalidArgumentError(
+        f"this checkpoint was started with {COLUMNS_OF}{stream} = {_show(was)}, the query now has "
+        f"{_show(now)} ({path}): {'; '.join(said) or 'their order differs'}. To go on with this "
+        f"state {remedy}; or use a new checkpoint location, which reads all rows again"
+    )
 
 
 def _show(value: Any) -> str:

@@ -32,6 +32,7 @@ from lsmstate.joins.options import (
 )
 from lsmstate.joins.specs.changes import FINAL
 from lsmstate.joins.specs.event_time import TimedSpec, TimeOptions
+from lsmstate.joins.specs.interval_warnings import warn_of_kept_rows
 from lsmstate.joins.specs.multi_key import GraphSpec, create_spec
 from lsmstate.joins.specs.one_key import Condition, JoinSpec, check_streams
 from lsmstate.joins.specs.typed_condition import How, TypedCondition, in_text, typed_condition
@@ -49,6 +50,7 @@ from lsmstate.spark_integration.joins.watermarks import (
     check_not_named,
     timing_of,
     watermark_columns,
+    watermark_missing,
     watermarked,
 )
 from lsmstate.spark_integration.plan.inputs import Inputs, UnfitInputError, session_of
@@ -204,6 +206,7 @@ def multiway_join(
         spec = final_spec(inputs, streams, typed.tree, retention, late, result_time)
         return request.final(spec).drop(*computed)
     rows_of = {plan.name: plan.rows for plan in inputs.plans}
+    warn_of_kept_rows(rows_of, condition, watermarked(rows_of, streams), watermark_missing)
     told = TimeOptions(watermarked(rows_of, streams), retention, late)
     emit = "append" if is_final else emit
     changing = change_spec(inputs, typed.tree, rest, emit, changes, told)

@@ -12,6 +12,7 @@ from typing import Final
 from pyspark.sql import DataFrame
 
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.picture import Explanation, picture_of
 from lsmstate.joins.routing.documents.learned_routing import LearnedRouting
 from lsmstate.joins.routing.shares import JoinGraph, Shares, choose
 from lsmstate.joins.routing.shares_router import SharesRouting
@@ -20,7 +21,7 @@ from lsmstate.joins.specs.multi_key import GraphSpec
 from lsmstate.spark_integration.catalyst.catalyst import analyzed_plan, is_classic
 from lsmstate.spark_integration.checkpoint.location import below
 from lsmstate.spark_integration.checkpoint.pinned_settings import SKEW, STATE_NAME
-from lsmstate.spark_integration.plan.stateful_plan import StatefulPlan
+from lsmstate.spark_integration.plan.stateful_plan import StatefulPlan, Wanted
 from lsmstate.spark_integration.skew.checks import check_local
 from lsmstate.spark_integration.skew.key_watch import SPREAD
 from lsmstate.spark_integration.stateful_operator.query_start import operators_in
@@ -28,7 +29,9 @@ from lsmstate.spark_integration.tables.versioned_tables import newest_table
 from lsmstate.state_location import StatePlace
 
 #: Operators that are joins.
-_EXPLAINED: Final = ("multiway_join", "natural_join")
+_EXPLAINED: Final = (
+    *("multiway_join", "natural_join", "similarity_join", "asof_join", "deduplicate"),
+)
 
 
 def with_shares(
@@ -81,21 +84,24 @@ def with_shares(
     )
 
 
-def explain_join(joined: DataFrame, checkpoint: str | None = None) -> str:
+def explain_join(joined: DataFrame, checkpoint: str | None = None) -> Explanation:
     """Describe how a join works: keys, indexes, shares, how long rows are kept; of a natural_join
     how documents are routed, and what that costs the sample.
+
+    Notebooks show the text with a picture of the plan. ``.mermaid`` and ``.svg`` give the picture.
 
     Shares of a new query are shown as chosen now. A query that has started keeps its pinned shares.
 
     Args:
-        joined: A DataFrame that contains the result of ``multiway_join`` or ``natural_join``.
+        joined: A DataFrame that contains the result of ``multiway_join``, or of another operator
+            but ``stateful_batches``.
         checkpoint: Checkpoint location of a query that runs or ran. With ``hot_keys="spread"``, the
             hot keys that are spread by now are listed with their buckets, from 0. Of a
             natural_join, the routing by now is shown, what it was estimated to cost, and what was
             seen.
 
     Returns:
-        The description, some lines of text.
+        The description: a ``str`` of some lines, with its picture.
 
     Raises:
         InvalidArgumentError: The DataFrame contains no ``multiway_join``, or is one of Spark
@@ -114,19 +120,27 @@ def explain_join(joined: DataFrame, checkpoint: str | None = None) -> str:
     found = operators_in(analyzed_plan(joined))
     if not found or found[0].operator not in _EXPLAINED:
         raise InvalidArgumentError(
-            "the DataFrame contains no multiway_join; give the DataFrame that multiway_join or "
-            "natural_join returned, or one that was made of it"
+            "the DataFrame contains no multiway_join; give the DataFrame that multiway_join, "
+            f"{', '.join(_EXPLAINED[1:-1])} or {_EXPLAINED[-1]} returned, or one that was made of "
+            "it"
         )
     is_spread = found[0].settings.get(SKEW) == SPREAD
     if checkpoint is None or not (is_spread or found[0].operator == "natural_join"):
-        return found[0].explanation
+        return _pictured(found[0], found[0].explanation)
     root = found[0].state_dir or below(checkpoint, STATE_NAME)
     if not is_spread:
         learned = newest_table(StatePlace(root), LearnedRouting()).explain()
-        return learned or found[0].explanation
+        return _pictured(found[0], learned or found[0].explanation)
     check_local(root)
     spread = newest_table(StatePlace(root), SpreadRouting()).explain()
-    return f"{found[0].explanation}\n{spread or 'no key is spread yet'}"
+    text = f"{found[0].explanation}\n{spread or 'no key is spread yet'}"
+    return _pictured(found[0], text)
+
+
+def _pictured(wanted: Wanted, text: str) -> Explanation:
+    streams = wanted.settings.get("streams") or wanted.settings.get("inputs") or ()
+    buckets = wanted.buckets or wanted.default_buckets
+    return Explanation.of(text, picture_of(wanted.operator, streams, text, buckets))
 
 
 def _explained(spec: GraphSpec, shares: Shares) -> str:

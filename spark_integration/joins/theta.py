@@ -24,6 +24,7 @@ from lsmstate.joins.routing.shares import JoinGraph, choose
 from lsmstate.joins.routing.theta_router import ThetaRouting
 from lsmstate.joins.specs.changes import OPERATION, operation_columns
 from lsmstate.joins.specs.event_time import TimedThetaSpec, TimeOptions, time_bounds
+from lsmstate.joins.specs.interval_warnings import warn_of_kept_rows
 from lsmstate.joins.specs.one_key import Condition
 from lsmstate.joins.specs.theta import ThetaSpec
 from lsmstate.joins.specs.theta_choice import (
@@ -66,6 +67,7 @@ from lsmstate.spark_integration.joins.watermarks import (
     explained_time,
     timing_of,
     watermark_columns,
+    watermark_missing,
     watermarked,
 )
 from lsmstate.spark_integration.plan.inputs import Inputs
@@ -106,6 +108,8 @@ class ThetaRequest:
         operations = operation_columns(rows, self.changes or {})
         here, residual = self._split(_stored(rows, operations))
         spec = self._spec(rows, here, residual)
+        times = watermarked(rows, self.streams)
+        warn_of_kept_rows(rows, self.asked.condition, times, watermark_missing, depth=1)
         theta, is_changing = theta_of(spec), isinstance(spec, ThetaChangeSpec)
         kind, routing = self._routing(spec, self.options.buckets or default_buckets(spark))
         pinned = pinned_conditions(residual, self.streams) if is_changing else {}

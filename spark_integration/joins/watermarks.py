@@ -124,6 +124,13 @@ def watermark_columns(streams: Mapping[str, DataFrame]) -> dict[str, str]:
     }
 
 
+def watermark_missing(columns: Mapping[str, str]) -> str:
+    """What gives streams event times, for messages."""
+    return "add " + " and ".join(
+        f'{stream}.withWatermark("{column}", "10 minutes")' for stream, column in columns.items()
+    )
+
+
 def watermarked(rows: Mapping[str, pa.Schema], streams: Mapping[str, DataFrame]) -> dict[str, str]:
     """By stream, the column of its watermark if that is a time stamp."""
     return {

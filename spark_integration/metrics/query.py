@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final
 
+from lsmstate.html import html_fields
 from lsmstate.spark_integration.metrics.hottest_keys import HotKey, hottest_keys
 
 if TYPE_CHECKING:
@@ -12,6 +13,11 @@ if TYPE_CHECKING:
 OBSERVATION: Final = "lsmstate"
 #: What the names of a join's own counters begin with.
 COUNT: Final = "count_"
+#: What is computed from the fields.
+RATIOS: Final = (
+    *("memory_use", "cache_hit_rate", "filter_usefulness", "write_amplification"),
+    *("matches_per_key", "rows_skew", "state_skew", "hottest_key_share"),
+)
 _MEMORY: Final = ("memtable", "cache", "tables", "merge", "probe", "frames", "spare")
 
 
@@ -142,6 +148,16 @@ class QueryMetrics:
     def state_skew(self) -> float:
         """Disk of the largest of these buckets, divided by their mean."""
         return _ratio(self.largest_bucket_disk_bytes * self.buckets, self.state_disk_bytes)
+
+    def _repr_html_(self) -> str:
+        """Show all fields and ratios in a notebook."""
+        own = {each.name: getattr(self, each.name) for each in fields(self)}
+        own["fan_out"] = " ".join(map(str, self.fan_out))
+        own["hottest_keys"] = "; ".join(
+            f"{each.key}: {each.rows} rows, {each.share:.1%}" for each in self.hottest_keys
+        )
+        ratios = {name: getattr(self, name) for name in RATIOS}
+        return html_fields(f"QueryMetrics of micro-batch {self.batch_id}", {**own, **ratios})
 
 
 def metrics_of(progress: "StreamingQueryProgress") -> QueryMetrics | None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from lsmstate.errors import CorruptionError, InvalidArgumentError
-from lsmstate.options import Options, parse_bytes
+from lsmstate.options import JoinOptions, Options, parse_bytes
 from lsmstate.spark_integration.plan.bucket_ids import bucket_ids
 from lsmstate.spark_integration.rescale.fill import Contents, fill, misplaced
 from lsmstate.spark_integration.rescale.places import GridPlaces
@@ -117,7 +117,7 @@ def rescale(
     """
     if not 1 <= buckets <= _MOST_BUCKETS:
         raise InvalidArgumentError(f"buckets={buckets}: must be from 1 to {_MOST_BUCKETS}")
-    options = Options(memory_bytes=parse_bytes(memory), sync="commit")
+    options = JoinOptions(memory_bytes=parse_bytes(memory), sync="commit")
     home = QueryHome.of(checkpoint, state_dir, storage_options, cache_dir, cache)
     settle(home)
     state = home.newest()

@@ -4,6 +4,8 @@ import os
 import sys
 from typing import TYPE_CHECKING, Final
 
+from lsmstate.errors import InvalidArgumentError
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -38,11 +40,19 @@ def configure(builder: "SparkSession.Builder") -> "SparkSession.Builder":
     Returns:
         The same builder.
 
+    Raises:
+        InvalidArgumentError: It is no builder, such as a session that has started.
+
     Example:
         ```python
         spark = configure(SparkSession.builder.master("local[4]")).getOrCreate()
         ```
     """
+    if not hasattr(builder, "config"):
+        raise InvalidArgumentError(
+            f"configure({type(builder).__name__}): give SparkSession.builder, before getOrCreate: "
+            "its settings count when the session starts"
+        )
     # The builder has no public way to read what it was given.
     given: dict[str, str] = getattr(builder, "_options", {})
     if "spark.remote" in given or "SPARK_REMOTE" in os.environ:

@@ -12,10 +12,12 @@ import pyarrow as pa
 
 from lsmstate.errors import CorruptionError, InvalidArgumentError
 from lsmstate.expiry.readers import expiring_reads
+from lsmstate.joins.picture import PlanPicture, picture_of
 from lsmstate.spark_integration.checkpoint.location import SparkCheckpoint, below
 from lsmstate.spark_integration.checkpoint.pinned_settings import STATE_NAME, settings_as_of
+from lsmstate.spark_integration.metrics.history import NO_HISTORY, read_history
 from lsmstate.spark_integration.plan.stateful_plan import KEEP, NULL_KEYS
-from lsmstate.state_location import StatePlace, open_bucket
+from lsmstate.state_location import StatePlace, local_path, open_bucket
 from lsmstate.store import StoreReader, StreamSchema
 from lsmstate.store_base.checks import nearest
 from lsmstate.store_base.null_safe import NullSafeReads, plain_schema
@@ -103,10 +105,17 @@ class QueryState:
 
     @property
     def streams(self) -> dict[str, StreamSchema]:
-        """The streams by name, as they were written."""
+        """The streams by name, as they were written: all buckets have the same, so a damaged one
+        hides none. CorruptionError if no bucket can be read."""
+        first: CorruptionError | None = None
         for bucket in self.pointers:
-            with self.bucket(bucket) as store:
-                return dict(store.streams)
+            try:
+                with self.bucket(bucket) as store:
+                    return dict(store.streams)
+            except CorruptionError as error:
+                first = first or error
+        if first is not None:
+            raise first
         return {}
 
     @contextmanager
@@ -152,6 +161,58 @@ class QueryState:
                 f"the state of backend {backend!r} cannot be read outside its query; only the "
                 "state of backend 'lsm' can"
             )
+
+    def describe(self) -> dict[str, Any]:
+        """Describe the query and its streams as JSON values, without its buckets."""
+        return {
+            "checkpoint": self.checkpoint.location,
+            "batch": self.batch,
+            "batches": self.checkpoint.committed(),
+            "settings": dict(self.settings),
+            "streams": [
+                {"name": stream.name, "key": _columns(stream.key), "columns": _columns(stream.rows)}
+                for stream in self.streams.values()
+            ],
+        }
+
+    def picture(self) -> PlanPicture:
+        """How the query works, as far as its settings and its last start say."""
+        start = self.history()["start"]
+        streams = self.settings.get("streams") or self.settings.get("inputs") or ()
+        return picture_of(
+            start.get("operator", "query"),
+            streams,
+            start.get("explanation", ""),
+            self.settings.get("buckets"),
+        )
+
+    def describe_bucket(self, bucket: int) -> dict[str, Any]:
+        """Describe a bucket as JSON values; sizes are in bytes. Cost: two small reads.
+
+        Raises:
+            InvalidArgumentError: The bucket has no state, or its files are gone.
+            CorruptionError: A file is damaged.
+        """
+        with self.bucket(bucket) as store:
+            stats = store.stats()
+        return {
+            "bucket": bucket,
+            "pointer": self.pointers[bucket],
+            "rows": stats.counters["rows"],
+            "bytes": stats.disk_bytes,
+            "runs": stats.counters["runs"],
+        }
+
+    def history(self) -> dict[str, Any]:
+        """The metrics of the last micro-batches, kept beside a local state; see
+        ``metrics.history.read_history``."""
+        return self.history_of(self.checkpoint.location, self.root)
+
+    @staticmethod
+    def history_of(location: str, state_dir: str | None = None) -> dict[str, Any]:
+        """The same of a query that may have no committed micro-batch yet."""
+        directory = local_path(state_dir or below(location, STATE_NAME))
+        return read_history(directory) if directory is not None else dict(NO_HISTORY)
 
     def stream(self, name: str | None) -> StreamSchema:
         """Find a stream.
@@ -203,3 +264,7 @@ class QueryState:
             for keys, rows in store.iterate(stream.name):
                 buckets = pa.repeat(pa.scalar(bucket, pa.int64()), rows.num_rows)
                 yield pa.record_batch([buckets, *keys.columns, *rows.columns], schema=schema)
+
+
+def _columns(schema: pa.Schema) -> list[str]:
+    return [f"{field.name}: {field.type}" for field in schema]

@@ -53,11 +53,14 @@ from lsmstate.spark_integration.checkpoint.task_run import (
     STARTS_PROPERTY,
     VERSION_PROPERTY,
 )
+from lsmstate.spark_integration.metrics.history import MetricsHistory
+from lsmstate.spark_integration.metrics.query import metrics_of
 from lsmstate.spark_integration.plan.stateful_plan import Wanted
 from lsmstate.spark_integration.plan.storage import kept, state_url
 from lsmstate.spark_integration.skew.checks import check_local
 from lsmstate.spark_integration.skew.key_watch import SPREAD
 from lsmstate.spark_integration.stateful_operator.operators_above import check_above
+from lsmstate.spark_integration.stateful_operator.output_modes import tell_modes
 from lsmstate.spark_integration.tables.versioned_tables import begin
 from lsmstate.state_location import StatePlace, local_path
 
@@ -85,6 +88,7 @@ _listening: "WeakKeyDictionary[SparkSession, QueryStarter]" = WeakKeyDictionary(
 
 def listen(spark: SparkSession) -> None:
     """Register the listener, once per session. It stays, and does nothing to other queries."""
+    tell_modes(operators_in)
     if spark not in _listening:
         listener = QueryStarter(spark)
         spark.streams.addListener(listener)
@@ -109,6 +113,8 @@ class QueryStarter(StreamingQueryListener):
         self._streams = streams_of(spark)
         self._context = context_of(spark)
         self._java = jvm_of(spark)
+        #: By id of a running query.
+        self._histories: dict[str, MetricsHistory] = {}
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
         query = self._streams.get(str(event.id))
@@ -126,6 +132,7 @@ class QueryStarter(StreamingQueryListener):
                 for wanted, above in operators_with_path(query.analyzedPlan()):
                     check_above(above, wanted)
                 properties |= _prepare(query, str(event.id), operators[0], self._context)
+                self._note_start(event, operators[0], properties[ROOT_PROPERTY])
             except (LsmStateError, Py4JError, OSError, ValueError) as refusal:
                 sentence = str(refusal)
                 is_over = refuse(query, self._java, sentence)
@@ -135,14 +142,34 @@ class QueryStarter(StreamingQueryListener):
         for name, value in properties.items():
             self._context.setLocalProperty(name, value)
 
+    def _note_start(self, event: QueryStartedEvent, wanted: Wanted, root: str | None) -> None:
+        directory = local_path(root or "")
+        if root is None or directory is None:
+            return  # on another file system nobody appends
+        history = self._histories[str(event.id)] = MetricsHistory(directory)
+        history.started(
+            query_id=str(event.id),
+            run_id=str(event.runId),
+            name=event.name,
+            operator=wanted.operator,
+            explanation=wanted.explanation,
+        )
+
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        """Do nothing."""
+        """Keep the metrics of the micro-batch beside the state."""
+        history = self._histories.get(str(event.progress.id))
+        metrics = None if history is None else metrics_of(event.progress)
+        if history is not None and metrics is not None:
+            history.add(metrics)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
         """Do nothing."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        """Do nothing."""
+        """Note the end."""
+        history = self._histories.pop(str(event.id), None)
+        if history is not None:
+            history.ended(event.exception)
 
 
 def _prepare(query: Any, query_id: str, wanted: Wanted, context: Any) -> dict[str, str]:

@@ -7,7 +7,6 @@
 - A block that does not run has a line before it: ``<!-- excerpt: the reason -->``.
 """
 
-import ast
 import contextlib
 import io
 import os
@@ -15,15 +14,15 @@ import re
 import shlex
 import subprocess
 import sys
-import tokenize
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from lsmstate.cli.main import app
+from support.page_blocks import FENCE, Block, blocks_of, runs, said
 from support.paths import ROOT
 
 README = ROOT / "README.md"
@@ -31,47 +30,11 @@ PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")
 #: Languages of blocks that hold no code to run.
 DATA = {"text", "json", "sql", "toml", "ini", "properties", "diff", "c"}
 
-FENCE = re.compile(
-    r"(?:^ *<!-- excerpt: (?P<reason>.*?)-->\n\n?)?"
-    r"^(?P<indent> *)```(?P<language>\S*)[^\n]*\n(?P<code>.*?)^(?P=indent)```$",
-    re.MULTILINE | re.DOTALL,
-)
 LINK = re.compile(r"\]\((?!https?://|mailto:)([^)\s#]*)(#[^)\s]*)?\)")
-
-
-class Block(NamedTuple):
-    """A fenced block of a page."""
-
-    language: str
-    code: str
-    line: int
-    reason: str
-    """Why it is not run; empty if it is."""
-
-
-def blocks_of(page: Path) -> list[Block]:
-    text = page.read_text(encoding="utf-8")
-    found = []
-    for match in FENCE.finditer(text):
-        indent = match["indent"]
-        code = re.sub(rf"^{indent}", "", match["code"], flags=re.MULTILINE)
-        line = text.count("\n", 0, match.start("code")) + 1
-        found.append(Block(match["language"], code, line, (match["reason"] or "").strip()))
-    return found
 
 
 def named(page: Path) -> str:
     return str(page.relative_to(ROOT))
-
-
-def runs(page: Path) -> list[Block]:
-    """The blocks of a page that are run."""
-    return [
-        block
-        for block in blocks_of(page)
-        if not block.reason
-        and (block.language == "python" or (block.language == "sh" and "lsmstate " in block.code))
-    ]
 
 
 def pages_that_run() -> Iterator[Any]:
@@ -114,34 +77,6 @@ def check_shell(block: Block, page: Path) -> None:
         if command.startswith("lsmstate "):
             done = CliRunner().invoke(app, shlex.split(command, comments=True)[1:])
             assert done.exit_code == 0, f"{named(page)}: {command}\n{done.output}{done.exception}"
-
-
-def said(code: str) -> list[str]:
-    """What the comments behind and beneath the calls of ``print`` say that they print."""
-    behind, alone = {}, {}
-    for token in tokenize.generate_tokens(io.StringIO(code).readline):
-        if token.type == tokenize.COMMENT:
-            column = token.start[1]
-            comments = behind if token.line[:column].strip() else alone
-            comments[token.start[0]] = token.string.removeprefix("# ")
-    found = []
-    for line in sorted(print_ends(code)):
-        if line in behind:
-            found.append(behind[line])
-        while (line := line + 1) in alone:
-            found.append(alone[line])
-    return found
-
-
-def print_ends(code: str) -> set[int]:
-    """The last line of each call of ``print``."""
-    return {
-        node.end_lineno or 0
-        for node in ast.walk(ast.parse(code))
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name)
-        and node.func.id == "print"
-    }
 
 
 @pytest.mark.stress

@@ -22,7 +22,7 @@ ORDER = {
     ),
     "lsmstate": (
         *("process", "schema", "store_base", "lsm", "memory_backend", "rocksdb_backend"),
-        *("expiry", "remote", "tools", "cli"),
+        *("expiry", "remote", "tools", "ui", "cli"),
     ),
     "joins": (
         *("conditions", "plan", "routing", "routing/skew", "routing/ranges", "routing/documents"),

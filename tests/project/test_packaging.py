@@ -3,6 +3,7 @@ tried in a virtual environment of its own and from another directory (`make dist
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from support.page_blocks import blocks_of, runs, said
 from support.paths import ROOT
 
 
@@ -158,9 +160,10 @@ def test_the_wheel_holds_what_is_used_and_no_more(wheel: Path) -> None:
         ".pxd",
         ".typed",
         ".properties",
+        *(".html", ".js", ".css", ".LICENSE"),
     }
     sources = subprocess.run(
-        ["git", "ls-files", "*.py", "*.pyi", "*.properties", "lsmstate/py.typed"],
+        ["git", "ls-files", "*.py", "*.pyi", "*.properties", "lsmstate/py.typed", "lsmstate/ui"],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -171,7 +174,7 @@ def test_the_wheel_holds_what_is_used_and_no_more(wheel: Path) -> None:
     wanted |= {name for name in sources if name.startswith("lsmstate/")}
     assert wanted <= kept
     licences = {Path(name).name for name in names if "/licenses/" in name}
-    assert licences == {"LICENSE", "NOTICE"}
+    assert licences == {"LICENSE", "NOTICE", "uPlot.LICENSE"}
 
 
 @each_is_slow
@@ -213,3 +216,34 @@ def test_the_wheel_keeps_the_contract(built: Path, installed: Path, tmp_path: Pa
     tests = [f"tests/{name}" for name in STORE_TESTS]
     shown = run(installed, "-m", "pytest", "-q", *tests, directory=place)
     assert re.search(r"\d{3} passed", shown), shown[-500:]
+
+
+@each_is_slow
+@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md"])
+def test_the_first_pages_in_a_fresh_environment(wheel: Path, tmp_path: Path, page: str) -> None:
+    """What they say is installed, run and printed, with the wheel in the place of the checkout."""
+    blocks = blocks_of(ROOT / page)
+    commands = [line for each in blocks if each.language == "sh" for line in each.code.splitlines()]
+    (install,) = [line for line in commands if line.startswith("pip install")]
+    venv.create(tmp_path / "fresh", with_pip=True)
+    python = tmp_path / "fresh" / "bin" / "python"
+    (asked,) = re.findall(r"pip install '\.(\[\w+\])'", install)
+    run(python, "-m", "pip", "install", "--quiet", f"{wheel}{asked}", directory=tmp_path)
+    code = "\n".join(each.code for each in runs(ROOT / page) if each.language == "python")
+    told = run(python, "-c", f"{code}\nprint(home)", directory=tmp_path)
+    *printed, home = told.splitlines()
+    assert printed == said(code)
+    for line in commands:
+        if line.startswith("lsmstate "):
+            command = shlex.split(line, comments=True)[1:]
+            run(python.parent / "lsmstate", *command, directory=Path(home))
+
+
+@each_is_slow
+def test_the_wheel_runs_on_older_systems(wheel: Path, tmp_path: Path) -> None:
+    """What `make wheel` does with it."""
+    shutil.copy(wheel, tmp_path)
+    told = run(sys.executable, ROOT / ".ci" / "wheel-policy", tmp_path, directory=tmp_path)
+    assert "tagged manylinux_2_28_" in told
+    (tagged,) = tmp_path.glob("*.whl")
+    assert "-cp311-abi3-manylinux_2_28_" in tagged.name

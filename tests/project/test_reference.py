@@ -136,6 +136,7 @@ def test_options_without_spark() -> None:
 def test_options_on_spark() -> None:
     pytest.importorskip("pyspark")
     from lsmstate.spark import (
+        deduplicate,
         multiway_join,
         natural_join,
         stateful_batches,
@@ -148,6 +149,7 @@ def test_options_on_spark() -> None:
     assert shown(OPTIONS["multiway_join"]) == taken(multiway_join)
     assert shown(OPTIONS["natural_join"]) == taken(natural_join)
     assert shown(OPTIONS["stateful_batches"]) == taken(stateful_batches)
+    assert shown(OPTIONS["deduplicate"]) == taken(deduplicate, lsmstate.join.deduplicate)
     sql = "streaming_sql and to_multiway"
     assert shown(from_option(sql, "spark", "state")) == taken(streaming_sql, to_multiway)
     assert shown(from_option(sql, "answer", "trigger")) == taken(StagedQuery.start)
@@ -447,6 +449,20 @@ def test_metrics_of_prometheus() -> None:
     found = {f.name + suffix.get(f.type, ""): f.type for f in listener.collect()}
     rows = tables("metrics")["Prometheus"]
     assert {code(row["metric"]): row["type"] for row in rows} == found
+
+
+def test_dashboard_of_grafana() -> None:
+    """Each panel asks for metrics that are exported, and each of those is on some panel."""
+    text = (PAGES / "grafana-dashboard.json").read_text(encoding="utf-8")
+    panels = json.loads(text)["panels"]
+    asked = [target["expr"] for panel in panels for target in panel["targets"]]
+    names = {n for expression in asked for n in re.findall(r"\blsmstate_\w+", expression)}
+    rows = tables("metrics")["Prometheus"]
+    suffix = {"histogram": "_bucket"}
+    assert names == {code(row["metric"]) + suffix.get(row["type"], "") for row in rows}
+    labels = {n for expression in asked for n in re.findall(r"(\w+)=~?\"", expression)}
+    assert labels == {"query"}
+    assert len({panel["id"] for panel in panels}) == len(panels)
 
 
 def test_errors() -> None:

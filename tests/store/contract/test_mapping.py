@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from lsmstate import StoreMapping, StreamSchema, open_store
+from lsmstate import SCHEMA_FREE, StoreMapping, StreamSchema, encode_documents, open_store
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.options import MIB, Options
 from support.examples import examples
@@ -19,15 +19,31 @@ WORDS = StreamSchema(
     pa.schema([("word", pa.string())]),
     pa.schema([("count", pa.int64()), ("page", pa.string())]),
 )
+LOGS = StreamSchema("logs", pa.schema([("user", pa.int64())]), SCHEMA_FREE)
 OPTIONS = Options(memory_bytes=8 * MIB)
 
 
 @pytest.fixture(params=["lsm", "rocksdb", "memory"])
 def store(request, tmp_path):
     with open_store(
-        str(tmp_path), [WORDS, *STREAMS], backend=request.param, options=OPTIONS
+        str(tmp_path), [WORDS, LOGS, *STREAMS], backend=request.param, options=OPTIONS
     ) as opened:
         yield opened
+
+
+def test_rows_without_a_schema_are_dictionaries(store):
+    logs = StoreMapping(store, "logs")
+    logs[7] = [{"page": "/a"}, {}, {"error": [1, None], "who": {"id": 2.5}}]
+    assert logs[7] == [{"page": "/a"}, {}, {"error": [1, None], "who": {"id": 2.5}}]
+    logs[8] = encode_documents([{"page": "/b"}])
+    assert StoreMapping(store, "logs", unique=True)[8] == {"page": "/b"}
+    StoreMapping(store, "logs", unique=True)[8] = {"page": "/c"}
+    assert logs.pop(8) == [{"page": "/c"}]
+    with pytest.raises(InvalidArgumentError, match="document 0 cannot be stored"):
+        logs[9] = [{"when": object()}]
+    with pytest.raises(InvalidArgumentError, match="document 0 is 'page', a str"):
+        logs[9] = ["page"]
+    assert list(logs) == [7]
 
 
 def test_a_key_holds_a_list_of_rows(store):

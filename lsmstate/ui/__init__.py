@@ -1,0 +1,1 @@
+"""The web page that shows states: ``lsmstate ui``."""
