@@ -50,8 +50,8 @@ PARTS = {
     r"|key_ranges|entry_source) ",
     "merging: reading runs": r"^sst_source",
     "writing runs": r"^(sst_writer|block_output) |^bloom .*build",
-    "looking keys up": r"^(row_fetch|sst_probe|key_lookup|bloom) ",
-    "looking ranges up": r"^(encoded_ranges|range_walk|sst_ranges) ",
+    "looking keys up": r"^(row_fetch|sst_probe|sst_walker|key_lookup|bloom) ",
+    "looking ranges up": r"^(encoded_ranges|(range|end)_walk|sst_(ranges|ends)) ",
     "key blocks and cache": r"^(\w*block|block_cache|sst_reader|file|budget|read_budget) ",
     "rows and keys to Arrow": r"^(row_(decode|builder|planes)|key_decode|buffer_pool|gather"
     r"|restore) ",

@@ -24,9 +24,10 @@ from rich.console import Console
 from rich.table import Table
 
 from lsmstate.errors import MemoryLimitError
+from lsmstate.join import MultiwayJoin, State
 from lsmstate.opening import open_store
 from lsmstate.options import MIB, Options, parse_bytes
-from lsmstate.store import MultimapStore, StateStore, StreamSchema
+from lsmstate.store import MultimapStore, RangeBounds, StateStore, StreamSchema
 
 KEY = pa.schema([("key", pa.int64())])
 ROWS = pa.schema([("key", pa.int64()), ("value", pa.int64()), ("text", pa.string())])
@@ -194,6 +195,55 @@ def long_readers(directory: str, options: Options, scale: float) -> None:
     store.close()
 
 
+def huge_ranges(directory: str, options: Options, scale: float) -> None:
+    """2 million random keys: 1,000 ranges that hold half of them each, and the last and first rows
+    of 300,000 ranges."""
+    store = open_store(directory, [stream("s")], options=options)
+    known = []
+    for batch, keys in random_batches(int(2_000_000 * scale), 3):
+        store.append("s", batch, keys)
+        known.append(batch.column(0).to_numpy())
+    ascending = np.sort(np.concatenate(known))
+    low = np.random.default_rng(4).integers(0, 1 << 39, 1_000)
+    wide = RangeBounds(low=pa.array(low), high=pa.array(low + (1 << 39)))
+    places = [np.searchsorted(ascending, each) for each in (low, low + (1 << 39) + 1)]
+    expected = places[1] - places[0]
+    assert store.count_ranges("s", wide).tolist() == expected.tolist()
+    found = np.zeros(len(low), np.int64)
+    for piece in store.probe_ranges("s", wide):
+        found[piece.ranges] += piece.stop - piece.first
+    assert found.tolist() == expected.tolist()
+    bounds = np.random.default_rng(5).integers(0, 1 << 40, int(300_000 * scale))
+    expected = np.searchsorted(ascending, bounds, side="right")
+    for name, held in (("last", expected > 0), ("first", expected < len(ascending))):
+        side = {"high": pa.array(bounds)} if name == "last" else {"low": pa.array(bounds + 1)}
+        ends = np.full(len(bounds), -1)
+        for piece in store.probe_ranges("s", RangeBounds(**side), **{name: True}):
+            ends[piece.ranges] = piece.rows.column(0).to_numpy()[piece.first]
+        wanted = ascending[np.clip(expected - (name == "last"), 0, len(ascending) - 1)]
+        assert ends.tolist() == np.where(held, wanted, -1).tolist()
+    store.close()
+
+
+def huge_results(directory: str, options: Options, scale: float) -> None:
+    """A band join in which 2,000 new rows find half of a million stored ones each."""
+    count = int(1_000_000 * scale)
+    state = State(memory=options.memory_bytes, state_dir=f"{directory}/join")
+    on = "a.key BETWEEN b.key AND b.key + 549755813888"
+    with MultiwayJoin({"a": ROWS, "b": ROWS}, on, state=state) as join:
+        known = []
+        for batch, _ in random_batches(count, 6):
+            join.process("a", batch).close()
+            known.append(batch.column(0).to_numpy())
+        ascending = np.sort(np.concatenate(known))
+        new, _ = next(random_batches(max(100, int(2_000 * scale)), 7))
+        low = new.column(0).to_numpy()
+        places = [np.searchsorted(ascending, each) for each in (low, low + (1 << 39) + 1)]
+        assert join.process("b", new).count() == int((places[1] - places[0]).sum())
+        some = join.process("b", new.slice(0, 20))
+        assert sum(p.num_rows for p in some) == int((places[1] - places[0])[:20].sum())
+
+
 SCENARIOS: dict[str, Callable[[str, Options, float], None]] = {
     "one_hot_key": one_hot_key,
     "huge_rows": huge_rows,
@@ -201,6 +251,8 @@ SCENARIOS: dict[str, Callable[[str, Options, float], None]] = {
     "many_streams": many_streams,
     "many_stores": many_stores,
     "long_readers": long_readers,
+    "huge_ranges": huge_ranges,
+    "huge_results": huge_results,
 }
 
 

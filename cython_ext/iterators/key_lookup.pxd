@@ -7,7 +7,8 @@ from lsmstate.cython_ext.keys.key_codec cimport KeyBatch
 from lsmstate.cython_ext.entries.key_ranges cimport KeyRanges
 from lsmstate.cython_ext.memtable.memtable cimport Memtable
 from lsmstate.cython_ext.rows.row_codec cimport RowCodec
-from lsmstate.cython_ext.sstable.sst_probe cimport HitList, ProbeCounters
+from lsmstate.cython_ext.sstable.sst_probe cimport ProbeCounters
+from lsmstate.cython_ext.sstable.sst_walker cimport HitList
 
 cdef struct RunHits:
     HitList hits

@@ -20,7 +20,8 @@ from lsmstate.cython_ext.memtable.memtable cimport Memtable, tree_of
 from lsmstate.cython_ext.base.prefetch cimport prefetch_line
 from lsmstate.cython_ext.memory.read_budget cimport take_memory
 from lsmstate.cython_ext.rows.row_codec cimport RowCodec
-from lsmstate.cython_ext.sstable.sst_probe cimport Hit, ProbeCounters, probe_sst
+from lsmstate.cython_ext.sstable.sst_probe cimport ProbeCounters, probe_sst
+from lsmstate.cython_ext.sstable.sst_walker cimport Hit
 from lsmstate.cython_ext.sstable.sst_reader cimport Sst
 
 cdef enum:

@@ -28,7 +28,7 @@ from lsmstate.cython_ext.memtable.btree cimport (
 )
 from lsmstate.cython_ext.memtable.memtable cimport Memtable, tree_of
 from lsmstate.cython_ext.rows.row_codec cimport RowCodec
-from lsmstate.cython_ext.sstable.sst_probe cimport Hit, HitList
+from lsmstate.cython_ext.sstable.sst_walker cimport Hit, HitList
 from lsmstate.cython_ext.sstable.sst_ranges cimport (
     Segments, Taken, is_enough, segment_behind, take_key, walk_sst,
 )

@@ -29,7 +29,7 @@ from lsmstate.cython_ext.memory.read_budget cimport (
 )
 from lsmstate.cython_ext.rows.row_codec cimport BatchBuilder
 from lsmstate.cython_ext.rows.row_planes cimport Planes, are_alike
-from lsmstate.cython_ext.sstable.sst_probe cimport Hit
+from lsmstate.cython_ext.sstable.sst_walker cimport Hit
 from lsmstate.cython_ext.sstable.sst_reader cimport USE_PROBE, Sst
 from lsmstate.cython_ext.rows.staging cimport (
     Staging, begin_staging, bytes_of, fitting, free_staging, held_by, is_full, note_positions,

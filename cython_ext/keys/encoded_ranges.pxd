@@ -20,5 +20,6 @@ cdef class EncodedRanges:
     # bound of range segments[2s] to the upper bound of range segments[2s + 1].
     cdef readonly Py_ssize_t segment_count
     cdef uint32_t* segments
+    cdef int _take_some(self, EncodedRanges whole, const uint8_t* mask) except -1 nogil
     cdef int _take_bounds(self, lows, highs, bint after_low, bint after_high) except -1
     cdef int _join(self) except -1 nogil

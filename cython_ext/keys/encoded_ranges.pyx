@@ -52,6 +52,67 @@ cdef class EncodedRanges:
     def __len__(self):
         return self.n
 
+    def some(self, rows):
+        """Return the ranges of some rows (int64) of the bounds, which keep the rows' numbers."""
+        cdef const int64_t[::1] wanted = np.ascontiguousarray(rows, np.int64)
+        cdef EncodedRanges found = EncodedRanges.__new__(EncodedRanges)
+        cdef uint8_t* mask = <uint8_t*> calloc(self.n + 1, 1)
+        cdef Py_ssize_t i
+        if mask == NULL:
+            raise MemoryError(f"no memory for {self.n} ranges")
+        try:
+            for i in range(wanted.shape[0]):
+                if not 0 <= wanted[i] < self.n:
+                    raise IndexError(f"row {wanted[i]} of {self.n}")
+                mask[wanted[i]] = 1
+            found.n = self.n
+            with nogil:
+                found._take_some(self, mask)
+                found._join()
+        finally:
+            free(mask)
+        return found
+
+    cdef int _take_some(self, EncodedRanges whole, const uint8_t* mask) except -1 nogil:
+        """Copy the ranges of the rows in a mask."""
+        cdef Py_ssize_t k, count = 0
+        cdef size_t at = 0, low, high
+        cdef uint32_t* number_of = <uint32_t*> malloc((whole.count + 1) * sizeof(uint32_t))
+        if number_of == NULL:
+            with gil:
+                raise MemoryError(f"no memory for {whole.count} ranges")
+        for k in range(whole.count):
+            number_of[k] = <uint32_t> count
+            if mask[whole.rows[k]]:
+                count += 1
+                at += whole.offsets[2 * k + 2] - whole.offsets[2 * k]
+        self.data = <uint8_t*> malloc(at + 8)
+        self.offsets = <uint64_t*> calloc(2 * count + 1, sizeof(uint64_t))
+        self.rows = <uint32_t*> malloc((count + 1) * sizeof(uint32_t))
+        self.by_high = <uint32_t*> malloc((count + 1) * sizeof(uint32_t))
+        self.segments = <uint32_t*> malloc(2 * (count + 1) * sizeof(uint32_t))
+        if not (self.data and self.offsets and self.rows and self.by_high and self.segments):
+            free(number_of)
+            with gil:
+                raise MemoryError(f"no memory for {count} ranges")
+        for k in range(whole.count):
+            if not mask[whole.rows[k]]:
+                continue
+            at = self.offsets[2 * self.count]
+            low, high = whole.offsets[2 * k], whole.offsets[2 * k + 2]
+            memcpy(self.data + at, whole.data + low, high - low)
+            self.offsets[2 * self.count + 1] = at + whole.offsets[2 * k + 1] - low
+            self.offsets[2 * self.count + 2] = at + high - low
+            self.rows[self.count] = whole.rows[k]
+            self.count += 1
+        count = 0
+        for k in range(whole.count):
+            if mask[whole.rows[whole.by_high[k]]]:
+                self.by_high[count] = number_of[whole.by_high[k]]
+                count += 1
+        free(number_of)
+        return 0
+
     @property
     def nbytes(self):
         """Bytes of memory, roughly."""

@@ -1,7 +1,7 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from lsmstate.cython_ext.base.coding cimport Buffer
-from lsmstate.cython_ext.sstable.sst_probe cimport HitList
+from lsmstate.cython_ext.sstable.sst_walker cimport HitList
 from lsmstate.cython_ext.sstable.sst_reader cimport Sst
 
 cdef struct Segments:        # disjoint ranges of stored keys, ascending

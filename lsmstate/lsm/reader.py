@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from lsmstate.cython_ext.entries.entry_source import EntrySource
 from lsmstate.cython_ext.iterators.backward_iter import BackwardMemtableSource
+from lsmstate.cython_ext.iterators.end_walk import EndWalk
 from lsmstate.cython_ext.iterators.key_lookup import Lookup
 from lsmstate.cython_ext.iterators.merging_iter import MergingSource
 from lsmstate.cython_ext.iterators.range_walk import RangeWalk
@@ -35,10 +36,10 @@ from lsmstate.process.memory_budget import ProcessMemory
 from lsmstate.stats import ProbeRecorder, StoreStats
 from lsmstate.store import Entries, Matches, Positions, Probe, StreamSchema
 from lsmstate.store_base.checks import check_piece_bytes, checked_positions, encoded_keys
-from lsmstate.store_base.guard import Access, read_stepwise
+from lsmstate.store_base.guard import Access, Stepwise
 from lsmstate.store_base.key_parts import MANY_KEYS, probe_bytes
 from lsmstate.store_base.key_range import KeyRange
-from lsmstate.store_base.range_reads import KeyPortion
+from lsmstate.store_base.range_reads import EndPortion, KeyPortion
 
 
 class Tiers(NamedTuple):
@@ -120,20 +121,26 @@ class LsmProbe:
     """Locations of the rows of some keys; a ``store.Probe``."""
 
     def __init__(self, lookup: Lookup, access: Access) -> None:
-        self._lookup = lookup
+        self._lookup: Lookup | None = lookup
         self._access = access
         self.counts: npt.NDArray[np.int64]
         self.row_bytes: npt.NDArray[np.int64]
         self.counts, self.row_bytes = lookup.count()
+        access.hold(self)
+
+    def let_go(self) -> None:
+        """Release files and memory."""
+        self._lookup = None
 
     def fetch(self, positions: Positions, max_bytes: int) -> Iterator[Matches]:
         """Read the rows of some of the keys, in pieces."""
         check_piece_bytes(max_bytes)
         asked = checked_positions(self.counts, positions)
         with self._access():
+            assert self._lookup is not None, "the store is open"
             cursor = Cursor(self._lookup, asked)
         pieces = iter(partial(cursor.next_piece, max_bytes), None)
-        return (Matches(*piece) for piece in read_stepwise(self._access, pieces))
+        return (Matches(*piece) for piece in Stepwise(self._access, pieces))
 
 
 class LsmReader:
@@ -234,15 +241,14 @@ class LsmReader:
         decoder = KeyDecoder(self._streams[stream].key)
         scanner = self._scanner(stream, wanted, reverse=reverse, decoder=decoder)
         if self._may_have_retractions(stream):
-            return read_stepwise(access, self._live(stream, scanner, max_bytes))
-        pieces = _pieces(scanner, access, max_bytes)
-        return (Entries(scanner.keys_of_piece(), rows) for rows in pieces)
+            return Stepwise(access, self._live(stream, scanner, max_bytes))
+        return Stepwise(access, _entries(scanner, max_bytes))
 
     def range_keys(
         self, access: Access, stream: str, ranges: EncodedRanges
     ) -> Iterator[KeyPortion]:
         """Find the keys in ranges by a walk over each run and each memtable."""
-        return read_stepwise(access, self._portions(access, stream, ranges))
+        return Stepwise(access, self._portions(access, stream, ranges))
 
     def _portions(self, access: Access, stream: str, ranges: EncodedRanges) -> Iterator[KeyPortion]:
         codec = self._row_codecs[stream]
@@ -264,6 +270,43 @@ class LsmReader:
             is_last = walk.end()
             probe = self._counted(access, tiers, stream, lookup, keys, None)
             yield KeyPortion(keys, probe, is_last)
+
+    def range_ends(
+        self, access: Access, stream: str, ranges: EncodedRanges, *, is_last: bool
+    ) -> Iterator[EndPortion]:
+        """Find the last or first key of each range by searches in each run and each memtable."""
+        return Stepwise(access, self._ends(access, stream, ranges, is_last=is_last))
+
+    def _ends(
+        self, access: Access, stream: str, ranges: EncodedRanges, *, is_last: bool
+    ) -> Iterator[EndPortion]:
+        number, codec = self._numbers[stream], self._row_codecs[stream]
+        walk = EndWalk(ranges, number, self._budget, is_last)
+        runs, memtables = self._tiers()
+        while (asked := walk.begin(len(runs), len(memtables))) is not None:
+            low, high = asked
+            # The largest comes first: it has most of the ends, and the others are then asked for
+            # better ones only.
+            for at in sorted(range(len(runs)), key=lambda at: -runs[at].rows):
+                files = [f for f in runs[at].files if f.max_key >= low and f.min_key < high]
+                tables = [self._tables.open(self._directory, file) for file in files]
+                walk.walk_run(at, tables, [file.min_key for file in files])
+            for at, table in enumerate(memtables):
+                walk.walk_memtable(at, table)
+            keys = walk.keys()
+            lookup = Lookup(keys, number, None, codec, self._budget, len(runs))
+            lookup.own_keys()
+            for at, run in enumerate(runs):
+                lookup.delete_ranges(run.deleted)
+                walk.give_run(at, lookup)
+            for at, table in enumerate(memtables):
+                lookup.delete_ranges(table.deleted)
+                walk.give_memtable(at, table, lookup)
+            walk.give_files(lookup)
+            lookup.end_search()
+            rows, places, left = walk.end()
+            probe = self._counted(access, Tiers(runs, memtables), stream, lookup, keys, None)
+            yield EndPortion(rows, places, keys, probe, left)
 
     def _walked(self, walk: RangeWalk, tiers: Tiers) -> KeyBatch:
         """Walk all tiers for one portion; return its keys."""
@@ -393,7 +436,12 @@ class LsmReader:
 
 
 def _pieces(scanner: Scanner, access: Access, max_bytes: int) -> Iterator[pa.RecordBatch]:
-    return read_stepwise(access, iter(partial(scanner.next_piece, max_bytes), None))
+    return Stepwise(access, iter(partial(scanner.next_piece, max_bytes), None))
+
+
+def _entries(scanner: Scanner, max_bytes: int) -> Iterator[Entries]:
+    for rows in iter(partial(scanner.next_piece, max_bytes), None):
+        yield Entries(scanner.keys_of_piece(), rows)
 
 
 def _grouped(

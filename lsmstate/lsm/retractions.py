@@ -24,7 +24,7 @@ from lsmstate.cython_ext.rows.retraction_counts import RowCounts
 from lsmstate.cython_ext.rows.row_codec import RowCodec
 from lsmstate.store import Matches, Positions
 from lsmstate.store_base.checks import checked_positions
-from lsmstate.store_base.guard import Access, read_stepwise
+from lsmstate.store_base.guard import Access, Stepwise
 
 #: Part of the memory cap for a table of retractions: four slots of 24 bytes for three used ones.
 #: That is 40 000 different rows of a key under a cap of 10 MiB.
@@ -225,8 +225,7 @@ class RetractedProbe:
     def __init__(
         self, lookup: Lookup, retracted: Lookup, codec: RowCodec, budget: Budget, access: Access
     ) -> None:
-        self._lookup = lookup
-        self._retracted = retracted
+        self._lookups: tuple[Lookup, Lookup] | None = lookup, retracted
         self._codec = codec
         self._budget = budget
         self._access = access
@@ -234,16 +233,27 @@ class RetractedProbe:
         self.row_bytes: npt.NDArray[np.int64]
         self.counts, self.row_bytes = lookup.count()
         self._count_live()
+        access.hold(self)
+
+    def let_go(self) -> None:
+        """Release files and memory."""
+        self._lookups = None
+
+    @property
+    def _found(self) -> tuple[Lookup, Lookup]:
+        assert self._lookups is not None, "the store is open"
+        return self._lookups
 
     def fetch(self, positions: Positions, max_bytes: int) -> Iterator[Matches]:
         """Read the live rows of some of the keys, in pieces."""
         asked = checked_positions(self.counts, positions)
-        return read_stepwise(self._access, self._live(asked, max_bytes))
+        return Stepwise(self._access, self._live(asked, max_bytes))
 
     def _live_rows(self, positions: Positions) -> LiveRows:
+        lookup, retracted = self._found
         return LiveRows(
-            self._retracted,
-            lambda position: pieces_of(self._lookup, np.array([position], dtype=np.int64)),
+            retracted,
+            lambda position: pieces_of(lookup, np.array([position], dtype=np.int64)),
             positions,
             self._codec,
             self._budget,
@@ -251,7 +261,7 @@ class RetractedProbe:
 
     def _count_live(self) -> None:
         live_rows = self._live_rows(np.flatnonzero(self.counts))
-        for positions, rows in pieces_of(self._lookup, live_rows.keys):
+        for positions, rows in pieces_of(self._found[0], live_rows.keys):
             taken = ~live_rows.of(positions, rows)
             sizes = self._codec.encode(rows.filter(pa.array(taken))).sizes()
             np.subtract.at(self.counts, positions[taken], 1)
@@ -259,7 +269,7 @@ class RetractedProbe:
 
     def _live(self, positions: Positions, max_bytes: int) -> Iterator[Matches]:
         live_rows = self._live_rows(positions)
-        for found, rows in pieces_of(self._lookup, positions, max_bytes):
+        for found, rows in pieces_of(self._found[0], positions, max_bytes):
             live = live_rows.of(found, rows)
             if live.all():
                 yield Matches(found, rows)

@@ -12,11 +12,16 @@ from lsmstate.cython_ext.keys.key_decode import KeyDecoder
 from lsmstate.memory_backend.table import MemoryTable
 from lsmstate.schema.arrow_sizes import pieces_of
 from lsmstate.stats import ProbeStats, StoreStats
-from lsmstate.store import Entries, Matches, Positions, StreamSchema
+from lsmstate.store import Entries, Matches, Positions, Probe, StreamSchema
 from lsmstate.store_base.checks import check_piece_bytes, checked_positions, encoded_keys
-from lsmstate.store_base.guard import Access, read_stepwise
+from lsmstate.store_base.guard import Access, Stepwise
 from lsmstate.store_base.key_range import KeyRange
-from lsmstate.store_base.range_reads import PORTION_KEYS, KeyPortion
+from lsmstate.store_base.range_reads import (
+    PORTION_KEYS,
+    EndPortion,
+    KeyPortion,
+    walked_ends,
+)
 
 Tables = dict[str, MemoryTable]
 
@@ -51,7 +56,7 @@ class MemoryReader:
     def scan(self, access: Access, stream: str, max_bytes: int) -> Iterator[pa.RecordBatch]:
         """Read all live rows of a stream."""
         pieces = self._tables()[stream].scan(KeyRange(), max_bytes)
-        return (rows for _, rows in read_stepwise(access, pieces))
+        return (rows for _, rows in Stepwise(access, pieces))
 
     def iterate(
         self, access: Access, stream: str, wanted: KeyRange, max_bytes: int, *, reverse: bool
@@ -59,13 +64,26 @@ class MemoryReader:
         """Read the rows of a key range."""
         decoder = KeyDecoder(self._streams[stream].key)
         pieces = self._tables()[stream].scan(wanted, max_bytes, reverse=reverse)
-        return (Entries(decoder.decode(keys), rows) for keys, rows in read_stepwise(access, pieces))
+        return (Entries(decoder.decode(keys), rows) for keys, rows in Stepwise(access, pieces))
 
     def range_keys(
         self, access: Access, stream: str, ranges: EncodedRanges
     ) -> Iterator[KeyPortion]:
         """Find the keys in ranges: slices of all keys, sorted."""
-        return read_stepwise(access, self._portions(access, stream, ranges))
+        return Stepwise(access, self._portions(access, stream, ranges))
+
+    def range_ends(
+        self, access: Access, stream: str, ranges: EncodedRanges, *, is_last: bool
+    ) -> Iterator[EndPortion]:
+        """Find the last or first key of each range by a walk over all keys in them."""
+
+        def walk(some: EncodedRanges) -> Iterator[KeyPortion]:
+            return self._portions(access, stream, some)
+
+        def probe(keys: KeyBatch) -> Probe:
+            return self.probe(access, stream, keys, None)
+
+        return Stepwise(access, walked_ends(walk, ranges, probe, is_last=is_last))
 
     def _portions(self, access: Access, stream: str, ranges: EncodedRanges) -> Iterator[KeyPortion]:
         table = self._tables()[stream]
@@ -120,7 +138,7 @@ class MemoryProbe:
         counters: dict[str, int],
     ) -> None:
         self._access = access
-        self._table = table
+        self._table: MemoryTable | None = table
         self._counters = counters
         self.counts = np.zeros(len(keys), dtype=np.int64)
         self.row_bytes = np.zeros(len(keys), dtype=np.int64)
@@ -132,13 +150,18 @@ class MemoryProbe:
         self.row_bytes[asked] = before[ends] - before[ends - counts]
         self._starts = np.zeros(len(keys), dtype=np.int64)
         self._starts[asked] = ends - counts
+        access.hold(self)
 
     def fetch(self, positions: Positions, max_bytes: int) -> Iterator[Matches]:
         """Read the rows of some of the keys, in pieces."""
         check_piece_bytes(max_bytes)
         with self._access():
             pieces = self._pieces(checked_positions(self.counts, positions), max_bytes)
-        return read_stepwise(self._access, pieces)
+        return Stepwise(self._access, pieces)
+
+    def let_go(self) -> None:
+        """Release the rows."""
+        self._table = None
 
     def _pieces(self, positions: Positions, max_bytes: int) -> Iterator[Matches]:
         found = positions[self.counts[positions] > 0]
@@ -148,6 +171,7 @@ class MemoryProbe:
         owners = np.repeat(found, counts)
         shift = self._starts[found] - (np.cumsum(counts) - counts)
         numbers = self._numbers[np.repeat(shift, counts) + np.arange(len(owners))]
+        assert self._table is not None, "the store is open"
         for piece in pieces_of(self._table.sizes(numbers), max_bytes):
             self._counters["fetched_rows"] += len(owners[piece])
             yield Matches(owners[piece], self._table.rows(numbers[piece]))

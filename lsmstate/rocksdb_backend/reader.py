@@ -16,11 +16,16 @@ from lsmstate.errors import CorruptionError
 from lsmstate.rocksdb_backend.database import rocks_errors
 from lsmstate.rocksdb_backend.records import Chunk, chunks_of, unpack_chunk, unpack_entry
 from lsmstate.stats import ProbeStats, StoreStats
-from lsmstate.store import Entries, Matches, Positions, StreamSchema
+from lsmstate.store import Entries, Matches, Positions, Probe, StreamSchema
 from lsmstate.store_base.checks import check_piece_bytes, checked_positions, encoded_keys
-from lsmstate.store_base.guard import Access, read_stepwise
+from lsmstate.store_base.guard import Access, Stepwise
 from lsmstate.store_base.key_range import KeyRange
-from lsmstate.store_base.range_reads import PORTION_KEYS, KeyPortion
+from lsmstate.store_base.range_reads import (
+    PORTION_KEYS,
+    EndPortion,
+    KeyPortion,
+    walked_ends,
+)
 
 #: Most chunks read by one multi-get; fewer if they are large on average.
 _CHUNKS_PER_GET = 64
@@ -108,7 +113,20 @@ class RocksReader:
         self, access: Access, stream: str, ranges: EncodedRanges
     ) -> Iterator[KeyPortion]:
         """Find the keys in ranges with one iterator, which seeks to each segment."""
-        return read_stepwise(access, self._portions(access, stream, ranges))
+        return Stepwise(access, self._portions(access, stream, ranges))
+
+    def range_ends(
+        self, access: Access, stream: str, ranges: EncodedRanges, *, is_last: bool
+    ) -> Iterator[EndPortion]:
+        """Find the last or first key of each range by a walk over all keys in them."""
+
+        def walk(some: EncodedRanges) -> Iterator[KeyPortion]:
+            return self._portions(access, stream, some)
+
+        def probe(keys: KeyBatch) -> Probe:
+            return self.probe(access, stream, keys, None)
+
+        return Stepwise(access, walked_ends(walk, ranges, probe, is_last=is_last))
 
     def _portions(self, access: Access, stream: str, ranges: EncodedRanges) -> Iterator[KeyPortion]:
         names: list[bytes] = []
@@ -172,7 +190,7 @@ class RocksReader:
         self, access: Access, stream: str, chunks: Iterator[Chunk], max_bytes: int
     ) -> Iterator[Matches]:
         """Read and decode the chunks' rows, in pieces of at most ``max_bytes`` or one row."""
-        return read_stepwise(access, self._pieces(stream, chunks, max_bytes))
+        return Stepwise(access, self._pieces(stream, chunks, max_bytes))
 
     def _pieces(self, stream: str, chunks: Iterator[Chunk], max_bytes: int) -> Iterator[Matches]:
         owners: list[int] = []

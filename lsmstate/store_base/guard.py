@@ -5,14 +5,33 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from lsmstate.cython_ext.locks.locks import StoreLock, Turns
 from lsmstate.errors import CorruptionError, InvalidArgumentError, StoreClosedError
 
-#: Entered around each step of a read: it keeps writers out, and raises if the read is no longer
-#: valid.
-Access = Callable[[], AbstractContextManager[None]]
+
+class Held(Protocol):
+    """What a read holds for as long as somebody holds the read: files, memory."""
+
+    def let_go(self) -> None:
+        """Release it. The store is closed, so no step of the read follows."""
+        ...
+
+
+class Access(Protocol):
+    """How a read uses its store."""
+
+    def __call__(self) -> AbstractContextManager[None]:
+        """Return the context of a step: it keeps writers out, and raises if the read is no longer
+        valid."""
+        ...
+
+    def hold(self, held: Held) -> None:
+        """Have this let go when the store is closed."""
+        ...
+
+
 #: Finds the file of the row that does not decode; None if it lies in no file.
 FindDamage = Callable[[], CorruptionError | None]
 T = TypeVar("T")
@@ -64,6 +83,8 @@ class StoreGuard:
         self._find_damage = find_damage
         self._process = os.getpid()
         self._sealed = ""
+        #: What reads hold, by its number. A dictionary, since other threads may begin reads.
+        self._held: weakref.WeakValueDictionary[int, Held] = weakref.WeakValueDictionary()
 
     def whole_or_nothing(self) -> AbstractContextManager[None]:
         """Return the context of a change. After an error inside it, the store refuses everything
@@ -134,6 +155,21 @@ class StoreGuard:
             self._reads = weakref.ref(reads)
         return reads
 
+    def hold(self, held: Held) -> None:
+        """Have this let go when the store is closed."""
+        self._held[id(held)] = held
+        if self.is_closed:
+            held.let_go()  # another thread has just closed the store
+
+    def _let_go(self) -> None:
+        """Release what reads hold that nobody has dropped: a file that stays open keeps its disk
+        after it was deleted."""
+        for reference in self._held.valuerefs():
+            held = reference()
+            if held is not None:
+                held.let_go()
+        self._held.clear()
+
     @property
     def is_being_read(self) -> bool:
         """Whether a valid probe or iterator exists."""
@@ -152,7 +188,7 @@ class StoreGuard:
 
     def close(self, *steps: Callable[[], object]) -> None:
         """Refuse all use from now on, and release everything once, after the call of another
-        thread has ended.
+        thread has ended. What reads hold comes first.
 
         - All steps are done in order, even after an error. The first error is then raised, and
           another call does nothing.
@@ -167,7 +203,7 @@ class StoreGuard:
             if self._has_ended:
                 return
             try:
-                do_all(*steps)
+                do_all(self._let_go, *steps)
             except Exception:
                 self._has_ended = True
                 raise
@@ -185,15 +221,42 @@ class ReadsUntilWrite:
     def __call__(self) -> AbstractContextManager[None]:
         return self._guard.reading(self._check)
 
+    def hold(self, held: Held) -> None:
+        """Have this let go when the store is closed."""
+        self._guard.hold(held)
 
-def read_stepwise(access: Access, pieces: Iterator[T]) -> Iterator[T]:
-    """Yield the pieces; read each inside ``access``."""
-    while True:
-        with access():
-            piece = next(pieces, None)
+
+class Stepwise(Iterator[T], Generic[T]):
+    """The pieces of a read, each read inside its access. Nobody else may refer to ``pieces``, which
+    are let go when the store is closed."""
+
+    def __init__(self, access: Access, pieces: Iterator[T]) -> None:
+        self._access: Access | None = access
+        self._pieces = pieces
+        access.hold(self)
+
+    def __next__(self) -> T:
+        if self._access is None:
+            raise StopIteration
+        try:
+            with self._access():
+                piece = next(self._pieces, None)
+        except BaseException:
+            self._end()
+            raise
         if piece is None:
-            return
-        yield piece
+            self._end()
+            raise StopIteration
+        return piece
+
+    def _end(self) -> None:
+        """Hold nothing any more, not even the access, which may be the last to hold a snapshot."""
+        self._access = None
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Release what is read."""
+        self._pieces = iter(())
 
 
 def do_all(*steps: Callable[[], object]) -> None:

@@ -5,7 +5,7 @@ fetched in key order, so the rows of a range are consecutive: where they begin a
 the counts of the keys before.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +19,7 @@ from lsmstate.store import Positions, Probe, RangeMatches
 
 #: Most keys of a portion.
 PORTION_KEYS = 1 << 14
+NONE = np.empty(0, dtype=np.int64)
 
 
 class KeyPortion(NamedTuple):
@@ -121,6 +122,30 @@ class EndKeys(NamedTuple):
     keys: list[bytes]
 
 
+class EndPortion(NamedTuple):
+    """The first or the last keys of some ranges: those whose keys are not before the portion's.
+
+    Attributes:
+        ranges: The ranges that have such a key.
+        places: Beside each, the place of its key, ascending.
+        keys: The keys, distinct and ascending.
+        probe: What is stored under them. A key may have no live rows.
+        left: Ranges of which the key was not looked for.
+    """
+
+    ranges: Positions
+    places: Positions
+    keys: KeyBatch
+    probe: Probe
+    left: Positions
+
+
+#: Looks up keys.
+Probing = Callable[[KeyBatch], Probe]
+#: Finds the keys in ranges.
+Walking = Callable[[EncodedRanges], Portions]
+
+
 def end_keys(portions: Portions, ranges: EncodedRanges, *, is_last: bool) -> EndKeys:
     """Find the first or the last key with rows of each range.
 
@@ -141,38 +166,85 @@ def end_keys(portions: Portions, ranges: EncodedRanges, *, is_last: bool) -> End
                 name = names[number]
                 assert name is not None, "stored keys hold no null"
                 found[row] = name
-    ordered = sorted(found.items(), key=lambda item: item[1])
+    return _ordered(found.items())
+
+
+def _ordered(found: Iterable[tuple[int, bytes]]) -> EndKeys:
+    ordered = sorted(found, key=lambda item: item[1])
     return EndKeys(
         np.array([row for row, _ in ordered], dtype=np.int64), [name for _, name in ordered]
     )
 
 
+def walked_ends(
+    walk: Walking, ranges: EncodedRanges, probe: Probing, *, is_last: bool
+) -> Iterator[EndPortion]:
+    """Yield the first or the last keys of ranges, found by a walk over all keys in them."""
+    yield from _probed(end_keys(walk(ranges), ranges, is_last=is_last), probe)
+
+
+def _probed(found: EndKeys, probe: Probing) -> Iterator[EndPortion]:
+    """Yield ends whose keys are known, in portions."""
+    for start in range(0, len(found.keys), PORTION_KEYS):
+        part = found.keys[start : start + PORTION_KEYS]
+        keys, starts = KeyBatch.from_bytes([*part]).distinct()
+        places = np.repeat(np.arange(len(keys)), np.diff(starts))
+        yield EndPortion(
+            found.ranges[start : start + PORTION_KEYS], places, keys, probe(keys), NONE
+        )
+
+
+def settled_ends(
+    portions: Iterator[EndPortion],
+    ranges: EncodedRanges,
+    walk: Walking,
+    probe: Probing,
+    *,
+    is_last: bool,
+) -> Iterator[EndPortion]:
+    """Yield the portions with live keys only. Ranges whose key has no live rows, or was not looked
+    for, are walked; that is rare."""
+    for portion in portions:
+        is_live = portion.probe.counts[portion.places] > 0
+        left = np.concatenate([portion.left, portion.ranges[~is_live]])
+        if not len(left):
+            yield portion
+            continue
+        names = portion.keys.to_pylist()
+        known = zip(portion.ranges[is_live], portion.places[is_live], strict=True)
+        found = [(int(row), names[place] or b"") for row, place in known]
+        some = ranges.some(left)
+        walked = end_keys(walk(some), some, is_last=is_last)
+        found += zip(walked.ranges.tolist(), walked.keys, strict=True)
+        yield from _probed(_ordered(found), probe)
+
+
 def end_matches(
-    found: EndKeys,
-    probe: Callable[[KeyBatch], Probe],
+    portions: Iterator[EndPortion],
     max_bytes: int,
     decoder: KeyDecoder | None,
     *,
     is_last: bool,
 ) -> Iterator[RangeMatches]:
     """Yield the first or the last row of each range, which is that of its first or last key."""
-    for start in range(0, len(found.keys), PORTION_KEYS):
-        part = found.keys[start : start + PORTION_KEYS]
-        keys, starts = KeyBatch.from_bytes([*part]).distinct()
-        probed = probe(keys)
-        before = rows_before(probed)
+    for portion in portions:
+        keys = portion.keys
+        starts = np.searchsorted(portion.places, np.arange(len(keys) + 1))
+        before = rows_before(portion.probe)
         wanted = before[1:] - 1 if is_last else before[:-1]  # of all rows of the keys
         read = 0
-        for positions, piece in probed.fetch(np.arange(len(keys)), max_bytes):
+        for positions, piece in portion.probe.fetch(np.arange(len(keys)), max_bytes):
             low, high = np.searchsorted(wanted, [read, read + piece.num_rows])
             if low < high:
                 places = wanted[low:high] - read
-                rows = piece.take(pa.array(places))
+                rows = piece
+                if len(places) < piece.num_rows:
+                    rows = piece.take(pa.array(places))
                 shared = np.diff(starts[low : high + 1])
                 first = np.repeat(np.arange(high - low), shared)
                 named = None
                 if decoder is not None:
                     named = decoded(decoder, keys, positions[places])
-                ranges = found.ranges[start + starts[low] : start + starts[high]]
-                yield RangeMatches(rows, ranges, first, first + 1, named)
+                found = portion.ranges[starts[low] : starts[high]]
+                yield RangeMatches(rows, found, first, first + 1, named)
             read += piece.num_rows

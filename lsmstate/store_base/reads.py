@@ -36,12 +36,13 @@ from lsmstate.store_base.key_range import KeyRange, key_range
 from lsmstate.store_base.key_values import one_key
 from lsmstate.store_base.range_bounds import encoded_ranges
 from lsmstate.store_base.range_reads import (
+    EndPortion,
     KeyPortion,
     check_one_end,
-    end_keys,
     end_matches,
     range_counts,
     range_matches,
+    settled_ends,
 )
 from lsmstate.store_base.read_pieces import EntryPieces, row_pieces
 
@@ -81,6 +82,12 @@ class Reader(Protocol):
         self, access: Access, stream: str, ranges: EncodedRanges
     ) -> Iterator[KeyPortion]:
         """Find the keys in ranges, in portions of bounded size."""
+        ...
+
+    def range_ends(
+        self, access: Access, stream: str, ranges: EncodedRanges, *, is_last: bool
+    ) -> Iterator[EndPortion]:
+        """Find the last key of each range, or its first one, in portions of bounded size."""
         ...
 
 
@@ -161,30 +168,21 @@ class StoreReads(ABC):
             schema = stream_of(self.streams, stream)
             ranges = encoded_ranges(schema, bounds)
             access = self._access()
-            portions = self._reader.range_keys(access, stream, ranges)
             decoder = KeyDecoder(schema.key) if with_keys else None
-        if not first and not last:
-            return range_matches(portions, ranges, max_bytes, decoder)
-        return self._end_matches(access, stream, ranges, portions, max_bytes, decoder, is_last=last)
+            if not first and not last:
+                portions = self._reader.range_keys(access, stream, ranges)
+                return range_matches(portions, ranges, max_bytes, decoder)
+            ends = self._reader.range_ends(access, stream, ranges, is_last=last)
 
-    def _end_matches(
-        self,
-        access: Access,
-        stream: str,
-        ranges: EncodedRanges,
-        portions: Iterator[KeyPortion],
-        max_bytes: int,
-        decoder: KeyDecoder | None,
-        *,
-        is_last: bool,
-    ) -> Iterator[RangeMatches]:
-        found = end_keys(portions, ranges, is_last=is_last)
+        def walk(some: EncodedRanges) -> Iterator[KeyPortion]:
+            return self._reader.range_keys(access, stream, some)
 
         def probe(keys: KeyBatch) -> Probe:
             with access():
                 return self._reader.probe(access, stream, keys, None)
 
-        yield from end_matches(found, probe, max_bytes, decoder, is_last=is_last)
+        settled = settled_ends(ends, ranges, walk, probe, is_last=last)
+        return end_matches(settled, max_bytes, decoder, is_last=last)
 
     def count_ranges(
         self, stream: str, bounds: RangeBounds | EncodedRanges

@@ -14,7 +14,7 @@ from weakref import WeakSet
 from lsmstate.cython_ext.locks.locks import Turns
 from lsmstate.stats import StoreStats
 from lsmstate.store import StreamSchema
-from lsmstate.store_base.guard import Access, FindDamage, StoreGuard, do_all
+from lsmstate.store_base.guard import Access, FindDamage, Held, StoreGuard, do_all
 from lsmstate.store_base.reads import Reader, StoreReads
 
 
@@ -90,6 +90,10 @@ class SnapshotReads:
 
     def __call__(self) -> AbstractContextManager[None]:
         return self._guarded()
+
+    def hold(self, held: Held) -> None:
+        """Have this let go when the snapshot is closed."""
+        self._guarded.hold(held)
 
 
 class Snapshots:

@@ -4,15 +4,17 @@ import gc
 import os
 import shutil
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
-from lsmstate.errors import InvalidArgumentError
+from lsmstate.errors import InvalidArgumentError, StoreClosedError
 from lsmstate.join import MultiwayJoin, State
 from lsmstate.lsm.store import LsmStore
+from lsmstate.mapping import StoreMapping
 from lsmstate.opening import BACKENDS, open_attempt, open_checkpoint, open_commit, open_store
 from lsmstate.options import KIB, MIB, Options
-from lsmstate.store import StreamSchema
+from lsmstate.store import RangeBounds, StreamSchema
 from lsmstate.tools.export import export
 from lsmstate.tools.restore import restore
 
@@ -97,6 +99,45 @@ def test_a_closed_store_leaves_no_open_file(tmp_path, backend):
         del entries
         assert read_all(store) == read_all(snapshot) == 12000
     shutil.rmtree(tmp_path / "s")
+
+
+@backends
+@pytest.mark.parametrize("is_retracted", [False, True], ids=["rows", "retractions"])
+@pytest.mark.parametrize("reads", ["store", "snapshot"])
+def test_reads_that_somebody_holds_leave_no_open_file(tmp_path, backend, is_retracted, reads):
+    before = deleted_files()
+    store = open_store(tmp_path / "s", [STREAM], backend=backend, options=SMALL)
+    fill(store, 3)
+    if is_retracted:
+        gone = rows_of(0, 3)
+        store.retract("s", gone, gone.select(["k"]))
+    store.commit()
+    reader = store if reads == "store" else store.snapshot()
+    keys = rows_of(10).select(["k"])
+    near = RangeBounds(low=pa.array([5, 2000]), high=pa.array([1000, 3000]))
+    probe = reader.probe("s", keys)
+    held = [
+        probe.fetch(np.arange(2000), 1000),
+        reader.scan("s", 1000),
+        reader.iterate("s", max_bytes=1000),
+        reader.iterate("s", max_bytes=1000, reverse=True),
+        reader.probe_ranges("s", near, 1000),
+        reader.probe_ranges("s", near, 1000, last=True),
+        reader.probe_ranges("s", near, 1000, with_keys=True),
+    ]
+    if reads == "store":
+        held.append(iter(StoreMapping(store, "s")))
+    for each in held:
+        next(each)
+    store.close()
+    shutil.rmtree(tmp_path / "s")
+    assert deleted_files() == before
+    for each in held:
+        with pytest.raises(StoreClosedError, match="is closed; open it again"):
+            list(each)
+    with pytest.raises(StoreClosedError, match="is closed; open it again"):
+        probe.fetch(np.arange(2), 1000)
+    assert probe.counts.sum() == 2000
 
 
 def test_readers_leave_no_open_file(tmp_path):

@@ -4,9 +4,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from lsmstate.errors import CorruptionError
 from lsmstate.opening import open_store
 from lsmstate.options import KIB, MIB, Options
 from lsmstate.store import RangeBounds, StreamSchema
+from support.resealing import blocks_of
 
 ROWS = pa.schema([("id", pa.int64())])
 OPTIONS = Options(memory_bytes=5 * MIB, memtable_bytes=256 * KIB)
@@ -102,3 +104,39 @@ def test_streams_meet_in_the_last_group_of_a_key_block(tmp_path, seed):
                     assert ((ids[start:end] >= low[at]) & (ids[start:end] <= high[at])).all()
                     found[at] += end - start
             assert found.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("options", [{}, {"first": True}, {"last": True}], ids=str)
+@pytest.mark.parametrize("kind", ["key", "row"])
+def test_a_damaged_block_in_the_middle_of_a_walk_is_an_error_that_names_the_file(
+    tmp_path, kind, options
+):
+    key = pa.schema([("k", pa.int64())])
+    values = np.arange(20_000)
+    with open_store(str(tmp_path), [StreamSchema("a", key, ROWS)], options=OPTIONS) as store:
+        rows = pa.record_batch([values], schema=ROWS)
+        store.append("a", rows, pa.record_batch([values], schema=key))
+        store.commit()
+    path = max(tmp_path.glob("*.sst"), key=lambda path: path.stat().st_size)
+    data = bytearray(path.read_bytes())
+    places = blocks_of(data, kind)
+    offset, size = places[len(places) // 2]
+    data[offset + size // 2] ^= 1
+    path.write_bytes(data)
+    bounds = RangeBounds(low=pa.array(values - 1), high=pa.array(values))
+    with open_store(str(tmp_path), [StreamSchema("a", key, ROWS)], options=OPTIONS) as store:
+        found = np.zeros(len(values), np.int64)
+
+        def read() -> None:
+            for piece in store.probe_ranges("a", bounds, 10_000, **options):
+                ids = piece.rows.column("id").to_numpy()
+                assert (ids[piece.first] >= piece.ranges - 1).all()
+                assert (ids[piece.stop - 1] <= piece.ranges).all()
+                found[piece.ranges] += piece.stop - piece.first
+
+        with pytest.raises(CorruptionError, match=f"{path.name} at offset {offset}"):
+            read()
+        assert found.max() <= 2
+        if kind == "key":
+            with pytest.raises(CorruptionError, match=f"{path.name} at offset {offset}"):
+                store.count_ranges("a", bounds)

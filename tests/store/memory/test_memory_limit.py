@@ -54,7 +54,10 @@ def test_huge_rows_fit_or_are_refused():
 @pytest.mark.parametrize("cap", ["16m", "64m", "256m"])
 @pytest.mark.parametrize(
     "scenario",
-    ["one_hot_key", "huge_rows", "random_keys", "many_streams", "many_stores", "long_readers"],
+    [
+        *("one_hot_key", "huge_rows", "random_keys", "many_streams", "many_stores"),
+        *("long_readers", "huge_ranges", "huge_results"),
+    ],
 )
 def test_full_size(scenario, cap):
     growth, outcome = grown(scenario, cap, 1)

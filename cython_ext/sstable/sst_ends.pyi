@@ -1,0 +1,1 @@
+"""Ends of ranges of keys in an SSTable; used from Cython only."""

@@ -1,0 +1,1 @@
+"""A place in one SSTable that moves forward; used from Cython only."""
