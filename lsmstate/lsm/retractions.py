@@ -247,6 +247,8 @@ class RetractedProbe:
     def fetch(self, positions: Positions, max_bytes: int) -> Iterator[Matches]:
         """Read the live rows of some of the keys, in pieces."""
         asked = checked_positions(self.counts, positions)
+        with self._access():
+            pass  # an outdated probe is refused at once
         return Stepwise(self._access, self._live(asked, max_bytes))
 
     def _live_rows(self, positions: Positions) -> LiveRows:
