@@ -1,11 +1,12 @@
 """A second range beside that of an index: which rows of a stretch it holds for, without a look at
 each of them.
 
-The rows of a piece are ranked by their second column. The ranks of aligned blocks of 64, 128, 256,
-... rows are sorted, so a stretch is a few blocks, in each of which the matching ranks are a stretch
-again (a merge sort tree). What is left at the ends of a stretch, less than a block, are candidates.
+The rows of a piece are ranked by their second column, so of a whole piece the matching rows are a
+stretch of ranks. Most stretches are whole pieces. Of another one, the ranks of aligned blocks are
+sorted, and in each block the matching ranks are a stretch again. Rows at its ends, less than a
+block, are compared by their ranks.
 
-Cost of a piece of n rows: n log(n) once, log(n) binary searches a stretch, and the matches.
+Cost of a piece of n rows: n log(n) once, two binary searches a stretch or block, and the matches.
 """
 
 from collections.abc import Iterator
@@ -22,8 +23,8 @@ from lsmstate.joins.conditions.restrictions import Range
 from lsmstate.joins.local.parts.row_picks import Numbers
 from lsmstate.joins.local.theta.stretches import stretches, together
 
-#: Rows of the smallest blocks.
-LEAF: Final = 64
+#: Rows of a block.
+BLOCK: Final = 512
 #: Candidates a row of the piece from which ranking it pays.
 WORTH: Final = 64
 
@@ -101,44 +102,28 @@ class _Ranked:
         self, lefts: Numbers, first: Numbers, stop: Numbers, low: Numbers, high: Numbers
     ) -> Pairs:
         """Pairs of stretches that are not the whole piece."""
-        head, tail = -(-first // LEAF), stop // LEAF
+        head, tail = -(-first // BLOCK), stop // BLOCK
         is_short = head >= tail  # no whole block
-        ends = np.where(is_short, stop, head * LEAF), np.where(is_short, stop, tail * LEAF)
-        yield from stretches(lefts, first, ends[0])
-        yield from stretches(lefts, ends[1], stop)
-        size = LEAF
-        while True:
-            open_ = np.flatnonzero(head < tail)
-            if not len(open_):
-                return
-            lefts, head, tail, low, high = (x[open_] for x in (lefts, head, tail, low, high))
-            block = _Blocks(self._ranks, size)
-            at = np.flatnonzero(head & 1)
-            yield from block.pairs(self.places, lefts[at], head[at], low[at], high[at])
-            at = np.flatnonzero((tail & 1) & (tail > head + (head & 1)))
-            yield from block.pairs(self.places, lefts[at], tail[at] - 1, low[at], high[at])
-            head, tail, size = (head + 1) >> 1, tail >> 1, 2 * size
+        ends = np.where(is_short, stop, head * BLOCK), np.where(is_short, stop, tail * BLOCK)
+        for start, end in ((first, ends[0]), (ends[1], stop)):
+            for at, rows in stretches(np.arange(len(lefts)), start, end):
+                held = (self._ranks[rows] >= low[at]) & (self._ranks[rows] < high[at])
+                yield lefts[at[held]], rows[held]
+        yield from self._in_blocks(lefts, head, np.maximum(head, tail), low, high)
 
-
-class _Blocks:
-    """Aligned blocks of one size, the ranks in each ascending."""
-
-    def __init__(self, ranks: Numbers, size: int) -> None:
-        whole = len(ranks) // size * size
-        self._width = len(ranks) + 1
-        self._ranks = np.sort(ranks[:whole].reshape(-1, size), axis=1).ravel()
-        self._keys = self._ranks + np.repeat(np.arange(whole // size) * self._width, size)
-
-    def pairs(
-        self, places: Numbers, lefts: Numbers, block: Numbers, low: Numbers, high: Numbers
+    def _in_blocks(
+        self, lefts: Numbers, head: Numbers, tail: Numbers, low: Numbers, high: Numbers
     ) -> Pairs:
-        """Of each left, the rows of its block with a rank from low to high."""
-        if len(lefts):
-            begin = block * self._width
-            first = np.searchsorted(self._keys, begin + low)
-            stop = np.searchsorted(self._keys, begin + high)
-            for here, at in stretches(lefts, first, stop):
-                yield here, places[self._ranks[at]]
+        """Of each left, the rows of its whole blocks with a rank from low to high."""
+        whole = self._count // BLOCK * BLOCK
+        width = self._count + 1
+        ranks = np.sort(self._ranks[:whole].reshape(-1, BLOCK), axis=1).ravel()
+        keys = ranks + np.repeat(np.arange(whole // BLOCK) * width, BLOCK)
+        for at, block in stretches(np.arange(len(lefts)), head, tail):
+            start = np.searchsorted(keys, block * width + low[at])
+            end = np.searchsorted(keys, block * width + high[at])
+            for here, rank in stretches(lefts[at], start, end):
+                yield here, self.places[ranks[rank]]
 
 
 def plain(values: pa.Array) -> npt.NDArray[Any]:

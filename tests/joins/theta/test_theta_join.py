@@ -63,11 +63,11 @@ def check_one(seed: int, path: str) -> None:
 @given(seed=st.integers(0, 1 << 32))
 def test_any_condition_any_cut_and_any_restart(seed: int) -> None:
     # Second ranges are ranked from the first row on, in blocks as small as can be, or as they are.
-    worth, leaf = random.Random(seed).choice([(0, 1), (0, 2), (slabs.WORTH, slabs.LEAF)])
+    worth, leaf = random.Random(seed).choice([(0, 1), (0, 2), (slabs.WORTH, slabs.BLOCK)])
     with (
         TemporaryDirectory() as path,
         patch.object(slabs, "WORTH", worth),
-        patch.object(slabs, "LEAF", leaf),
+        patch.object(slabs, "BLOCK", leaf),
     ):
         check_one(seed, path)
 

@@ -140,3 +140,34 @@ def test_a_damaged_block_in_the_middle_of_a_walk_is_an_error_that_names_the_file
         if kind == "key":
             with pytest.raises(CorruptionError, match=f"{path.name} at offset {offset}"):
                 store.count_ranges("a", bounds)
+
+
+@pytest.mark.parametrize("option", ["first", "last"])
+def test_the_end_of_a_range_is_a_key_of_several_key_blocks(tmp_path, option):
+    """Its rows lie in several blocks and runs; keys beside it are deleted."""
+    key = pa.schema([("k", pa.int64())])
+    rows = pa.schema([("id", pa.int64()), ("text", pa.string())])
+    with open_store(str(tmp_path), [StreamSchema("a", key, rows)], options=OPTIONS) as store:
+        count = 6_000
+        for start in range(0, count, 1_000):
+            ids = np.arange(start, start + 1_000)
+            keys = np.where(ids % 50 == 0, ids % 7, 3)
+            texts = pa.array([f"{number:0900}" for number in ids])
+            store.append("a", pa.record_batch([ids, texts], schema=rows), {"k": keys})
+        store.delete("a", {"k": [2, 4]})
+        store.flush()
+        ids = np.arange(count)
+        keys = np.where(ids % 50 == 0, ids % 7, 3)
+        bounds = RangeBounds(low=pa.array([0, 2, 3, 2, 4]), high=pa.array([6, 4, 3, 3, 4]))
+        place = {"first": 0, "last": -1}[option]
+        wanted = {
+            row: int(ids[keys == at][place])
+            for row, at in enumerate({"first": [0, 3, 3, 3], "last": [6, 3, 3, 3]}[option])
+        }
+        for _ in range(2):
+            found = {}
+            for piece in store.probe_ranges("a", bounds, 10_000, **{option: True}):
+                numbers = piece.rows.column("id").to_numpy()[piece.first]
+                found.update(zip(piece.ranges.tolist(), numbers.tolist(), strict=True))
+            assert found == wanted
+            store.compact()
