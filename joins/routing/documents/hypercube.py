@@ -30,6 +30,8 @@ SPLIT: Final = "split"
 SAMPLE: Final = 1500
 _ATTRIBUTES: Final = 6
 _DIMENSIONS: Final = 3
+#: Shares up to this are all tried.
+_EVERY: Final = 20
 _SEED: Final = 0x9E3779B97F4A7C15
 
 
@@ -139,9 +141,13 @@ def chosen_split(documents: Documents, buckets: int) -> dict[str, int]:
 
 
 def _grids(buckets: int, dimensions: int) -> list[tuple[int, ...]]:
-    """Shares of at least two in which none can grow."""
+    """Shares of at least two in which the last cannot grow. Of many buckets, shares that are close
+    to others are left out."""
+    tried = list(range(2, min(buckets, _EVERY) + 1))
+    while (larger := tried[-1] + max(1, tried[-1] // 4)) <= buckets:
+        tried.append(larger)
     found = []
-    for shares in itertools.product(range(2, buckets + 1), repeat=dimensions - 1):
+    for shares in itertools.product(tried, repeat=dimensions - 1):
         before = int(np.prod([*shares, 1]))
         if 2 * before <= buckets:
             found.append((*shares, buckets // before))
