@@ -15,7 +15,7 @@ _NO_TIME = 'name its column of time stamps, as in time=Time(event_time={"a": "at
 _ON_SPARK = "has no effect on a similarity join in plain Python; leave it out"
 
 #: How candidates are found; all give the same pairs.
-Algorithm = Literal["auto", "tiles", "grid", "pivots", "keys"]
+Algorithm = Literal["auto", "tiles", "grid", "pivots", "keys", "s3j"]
 How = Literal["inner", "anti"]
 
 

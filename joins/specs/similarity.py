@@ -39,7 +39,7 @@ VECTOR_METRICS: Final = (
 JACCARD: Final = "jaccard"
 LEVENSHTEIN: Final = "levenshtein"
 METRICS: Final = (*VECTOR_METRICS, JACCARD, LEVENSHTEIN)
-ALGORITHMS: Final = ("auto", "tiles", "grid", "pivots", "keys")
+ALGORITHMS: Final = ("auto", "tiles", "grid", "pivots", "keys", "s3j")
 HOW: Final = ("inner", "anti")
 
 #: Of a stored row: where it lies, and where inside. Its cell, or its block.
@@ -51,11 +51,18 @@ ARRIVAL: Final = "@arrival"
 FACTS: Final = StreamSchema(
     "@similarity", pa.schema([("name", pa.string())]), pa.schema([("value", pa.int64())])
 )
-#: Pivots by number, and of each the least and the greatest distance of the rows of its workset.
+#: Pivots by number.
 PIVOTS: Final = StreamSchema(
     "@pivots",
     pa.schema([("pivot", pa.int64())]),
-    pa.schema([("point", pa.list_(pa.float64()))]),
+    pa.schema(
+        [
+            ("point", pa.list_(pa.float64())),
+            ("companion", pa.int64()),
+            ("apart", pa.float64()),
+            ("since", pa.int64()),
+        ]
+    ),
 )
 #: How often members of sets were seen, by ranking.
 RANKINGS: Final = StreamSchema(
@@ -65,10 +72,20 @@ RANKINGS: Final = StreamSchema(
 )
 #: A generated key.
 KEY: Final = "@key"
+#: Of each pivot the least and the greatest distance of the rows of its workset, nearer to its
+#: companion and beyond, and their last event time.
 REACHES: Final = StreamSchema(
     "@reaches",
     pa.schema([("pivot", pa.int64())]),
-    pa.schema([("least", pa.float64()), ("greatest", pa.float64())]),
+    pa.schema(
+        [
+            ("low", pa.float64()),
+            ("high", pa.float64()),
+            ("low_beyond", pa.float64()),
+            ("high_beyond", pa.float64()),
+            ("latest", pa.int64()),
+        ]
+    ),
 )
 
 
@@ -317,7 +334,10 @@ def _choose(name: str, value: object, known: Iterable[str]) -> None:
 
 
 def _check_algorithm(spec: SimilaritySpec) -> None:
-    fitting = {"keys": (JACCARD, LEVENSHTEIN), "grid": VECTOR_METRICS, "pivots": VECTOR_METRICS}
+    fitting = {
+        "keys": (JACCARD, LEVENSHTEIN),
+        **dict.fromkeys(("grid", "pivots", "s3j"), VECTOR_METRICS),
+    }
     known = fitting.get(spec.algorithm, (spec.metric,))
     if spec.metric not in known or (spec.algorithm == "grid" and spec.metric == "hamming"):
         raise InvalidArgumentError(

@@ -33,21 +33,36 @@ _MIXERS: Final = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9)
 class Index(Protocol):
     """Places of rows, and what may match."""
 
-    def homes(self, values: Any, arrivals: Numbers) -> tuple[Homes, Orders]:
-        """Where rows are to be stored, with the numbers of their arrival: under a home, and in
-        which order there."""
+    @property
+    def compared(self) -> int:
+        """Distances that were computed to find places."""
+        ...
+
+    def homes(self, values: Any, arrivals: Numbers, times: Numbers | None) -> tuple[Homes, Orders]:
+        """Where rows are to be stored, with the numbers of their arrival and their event times:
+        under a home, and in which order there."""
         ...
 
     def near(
-        self, stream: str, values: Any, keys: pa.RecordBatch, max_bytes: int
+        self,
+        stream: str,
+        values: Any,
+        keys: pa.RecordBatch,
+        max_bytes: int,
+        arrivals: Numbers | None,
     ) -> Iterator[tuple[Groups, Iterator[Stretches]]]:
-        """Stored rows of a stream that may match rows with these values and equal columns."""
+        """Stored rows of a stream that may match rows with these values and equal columns.
+        ``arrivals``: their numbers; None: they are not stored here."""
         ...
 
     def add(
         self, stream: str, values: Any, rows: pa.RecordBatch, keys: pa.RecordBatch, homes: Homes
     ) -> None:
-        """Store what leads to rows, before they are stored."""
+        """Store what leads to rows, as they will be stored, before they are."""
+        ...
+
+    def forget(self, horizon_us: int) -> None:
+        """Nobody needs rows with event times up to this one any more."""
         ...
 
     def writes(self) -> Sequence[Mutation]:
@@ -65,6 +80,11 @@ def can_use_grid(spec: SimilaritySpec, dimension: int | None) -> bool:
 class OnePlace:
     """The part of an index whose rows lie in one place each."""
 
+    compared: int = 0
+
+    def forget(self, horizon_us: int) -> None:
+        """Nothing is known of rows that are forgotten."""
+
     def add(
         self, stream: str, values: Any, rows: pa.RecordBatch, keys: pa.RecordBatch, homes: Homes
     ) -> None:
@@ -81,12 +101,17 @@ class Blocks(OnePlace):
     def __init__(self, spec: SimilaritySpec, store: MultimapStore) -> None:
         self._store = store
 
-    def homes(self, values: Any, arrivals: Numbers) -> tuple[Homes, Orders]:
+    def homes(self, values: Any, arrivals: Numbers, times: Numbers | None) -> tuple[Homes, Orders]:
         """One home."""
         return np.zeros(len(arrivals), np.int64), np.zeros(len(arrivals))
 
     def near(
-        self, stream: str, values: Any, keys: pa.RecordBatch, max_bytes: int
+        self,
+        stream: str,
+        values: Any,
+        keys: pa.RecordBatch,
+        max_bytes: int,
+        arrivals: Numbers | None,
     ) -> Iterator[tuple[Groups, Iterator[Stretches]]]:
         """All rows with the same equal columns."""
         if not keys.num_columns:
@@ -113,7 +138,9 @@ class Grid(OnePlace):
         self._reach = space.reach * (1 + _ROOM)
         self._width = self._reach or 1.0
 
-    def homes(self, values: Matrix, arrivals: Numbers) -> tuple[Homes, Orders]:
+    def homes(
+        self, values: Matrix, arrivals: Numbers, times: Numbers | None
+    ) -> tuple[Homes, Orders]:
         """The strip of each vector, and where it lies along it."""
         points = self._space.points(values)
         return _numbered(self._strips(points)), points[:, -1].copy()
@@ -123,7 +150,12 @@ class Grid(OnePlace):
             return np.clip(np.floor(points[:, :-1] / self._width), -_LAST_CELL, _LAST_CELL)
 
     def near(
-        self, stream: str, values: Matrix, keys: pa.RecordBatch, max_bytes: int
+        self,
+        stream: str,
+        values: Matrix,
+        keys: pa.RecordBatch,
+        max_bytes: int,
+        arrivals: Numbers | None,
     ) -> Iterator[tuple[Groups, Iterator[Stretches]]]:
         """The stretches of the same strip and of all beside it."""
         points = self._space.points(values)

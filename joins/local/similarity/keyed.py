@@ -33,6 +33,8 @@ class Keyed:
     """Each row has a home of its own, which is its number, and lies under its keys in a second
     stream."""
 
+    compared: int = 0
+
     def __init__(self, spec: SimilaritySpec, store: MultimapStore, arrived: int) -> None:
         self._spec = spec
         self._store = store
@@ -56,7 +58,10 @@ class Keyed:
                 found[number][member] = count
         return found
 
-    def homes(self, values: Any, arrivals: Numbers) -> tuple[Homes, Orders]:
+    def forget(self, horizon_us: int) -> None:
+        """Rankings know no times."""
+
+    def homes(self, values: Any, arrivals: Numbers, times: Numbers | None) -> tuple[Homes, Orders]:
         """Each row's own number."""
         if isinstance(self._keys, SetKeys):
             self._rank(self._keys, values, len(arrivals))
@@ -111,7 +116,12 @@ class Keyed:
         return pa.RecordBatch.from_arrays([*columns, pa.array(numbers)], schema=schema)
 
     def near(
-        self, stream: str, values: Any, keys: pa.RecordBatch, max_bytes: int
+        self,
+        stream: str,
+        values: Any,
+        keys: pa.RecordBatch,
+        max_bytes: int,
+        arrivals: Numbers | None,
     ) -> Iterator[tuple[Groups, Iterator[Stretches]]]:
         """The rows that share a key, each once for each arriving row."""
         owners, numbers = self._keys_of(values, is_stored=False)

@@ -1,18 +1,26 @@
-"""Pivots: a row's home is the workset of the nearest pivot, ordered by the distance to it.
+"""Pivots: a row lies in a half of the workset of the nearest pivot, by the distance to it.
 
 By the triangle inequality, partners' distances to one pivot differ by the threshold at most. So a
 row looks into the worksets in its reach, and there into a ring.
 
+- A workset has two halves: the rows that are nearer to the pivot's companion than the pivot is, and
+  those beyond. Distances to the companion differ by the threshold at most too, so most rows look
+  into one half.
 - Pivots are points that were seen. They never change. Where the data drifts, new ones are added,
   and rows that come later take the nearest of all. Stored rows stay where they are.
+- A pivot ends when all its rows are forgotten.
+- A row lies with the nearest pivot, so a pivot that is much further than another one known at that
+  time has no partner.
+- How many pivots there are follows from a sample: more of them rule out more pairs, and each costs
+  a distance.
 - Rows that came before the first pivots lie in one home that every row looks into.
-- Each workset's least and greatest distance are remembered; the others need no look.
+- Each half's least and greatest distance are remembered; the others need no look.
 
 Source: the worksets of *S3J* (Siachamis et al., DEBS 2023), whose copies of rows this needs not.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,16 +33,20 @@ from lsmstate.joins.local.similarity.homes import (
     ranged,
     with_home,
 )
+from lsmstate.joins.local.similarity.pivot_points import PivotPoints
 from lsmstate.joins.local.similarity.spaces import Space, longest
 from lsmstate.joins.local.similarity.stretches import Groups, Numbers, Orders, Stretches
 from lsmstate.joins.local.similarity.vectors import Matrix
-from lsmstate.joins.specs.similarity import PIVOTS, REACHES, SimilaritySpec
-from lsmstate.store import MultimapStore, Mutation, RangeBounds, StreamSchema
+from lsmstate.joins.specs.similarity import SimilaritySpec
+from lsmstate.store import MultimapStore, Mutation, RangeBounds
+
+Distances = npt.NDArray[np.float64]
 
 #: The home of rows that came before the first pivots.
 UNCOVERED: Final = -1
-#: Most pivots: more of them cost more in distances to them than they save.
-MOST_PIVOTS: Final = 400
+#: How many pivots there may be at first: more would cost more in distances than they save.
+CHOICES: Final = (25, 50, 100, 200, 400)
+MOST_PIVOTS: Final = CHOICES[-1]
 #: Rows that must have come before there are pivots, and for each pivot then.
 _FIRST_ROWS: Final = 500
 _ROWS_PER_PIVOT: Final = 8
@@ -42,8 +54,27 @@ _ROWS_PER_PIVOT: Final = 8
 _DRIFT: Final = 1.5
 #: Most of the pairs that may be left for pivots to be worth it: rings cost more a pair than tiles.
 _WORTH: Final = 0.25
-#: Rows that are looked at for that.
-_SAMPLE: Final = 256
+#: Rows that are looked at for that, and stored rows that a row is taken to be compared with.
+_SAMPLE: Final = 128
+_STORED_ROWS: Final = 50_000
+#: Distances that are kept from storing to looking for partners.
+_KEPT_DISTANCES: Final = 1 << 21
+
+
+class Halves(NamedTuple):
+    """Where points lie among pivots: places of pivots, sides, and distances."""
+
+    nearest: Numbers
+    sides: Numbers
+    orders: Distances
+
+    @classmethod
+    def of(cls, distances: Distances, companions: Numbers, apart: Distances) -> "Halves":
+        """The nearest pivot of each point, and its side."""
+        rows = np.arange(len(distances))
+        nearest = distances.argmin(axis=1).astype(np.int64)
+        sides = distances[rows, companions[nearest]] >= apart[nearest]
+        return cls(nearest, sides.astype(np.int64), distances[rows, nearest])
 
 
 class Pivots(OnePlace):
@@ -56,140 +87,136 @@ class Pivots(OnePlace):
         self._space = space
         self._is_chosen = spec.algorithm == "pivots"
         self._seen = arrived
-        self._points: Matrix | None = None
-        #: By pivot the least and the greatest distance of its rows; of none infinite and -infinite.
-        self._low, self._high = np.empty(0), np.empty(0)
-        #: By pivot, whether its reach changed since the last writes.
-        self._changed = np.empty(0, np.bool_)
-        self._new = 0
-        self._longest = 0.0
-        self._usual = np.inf
-        self._tried = 0
-        self._load()
+        self._pivots = PivotPoints(store)
+        self._companions = self._pivots.companion_places()
+        tried, usual = self._pivots.common
+        self._tried, self._usual = int(tried), usual or np.inf
+        self._longest = 0.0 if self._pivots.points is None else longest(self._pivots.points)
+        #: Number of the first row of late, and the distances of its batch.
+        self._last: tuple[int, Distances] = (0, np.empty((0, 0)))
+        self.compared = 0
 
     @property
     def count(self) -> int:
         """How many pivots there are."""
-        return 0 if self._points is None else len(self._points)
+        return self._pivots.count
 
-    def _load(self) -> None:
-        points = [
-            np.array(rows.column(0).to_pylist(), np.float64)
-            for rows in self._store.scan(PIVOTS.name)
-        ]
-        if points:
-            self._points = np.concatenate(points)
-            self._longest = longest(self._points)
-        count = self.count
-        self._low, self._high = np.full(count, np.inf), np.full(count, -np.inf)
-        self._changed = np.zeros(count, np.bool_)
-        for keys, rows in self._store.iterate(REACHES.name):
-            ids = keys.column(0).to_numpy()
-            low, high = (column.to_numpy() for column in rows.columns)
-            for at, least, most in zip(ids, low, high, strict=True):
-                if at == UNCOVERED:
-                    self._tried, self._usual = int(least), most or np.inf
-                else:
-                    self._low[at], self._high[at] = least, most
+    def forget(self, horizon_us: int) -> None:
+        """End pivots that only have rows up to this event time."""
+        if self._pivots.end(horizon_us):
+            self._companions = self._pivots.companion_places()
+            self._last = (0, np.empty((0, 0)))
+            if not self.count:
+                self._tried, self._seen = 0, 0
 
-    def homes(self, values: Matrix, arrivals: Numbers) -> tuple[Homes, Orders]:
-        """The nearest pivot of each vector, and the distance to it."""
+    def homes(
+        self, values: Matrix, arrivals: Numbers, times: Numbers | None
+    ) -> tuple[Homes, Orders]:
+        """The half of the nearest pivot of each vector, and the distance to it."""
         points, rows = self._space.points(values), len(arrivals)
         self._longest = max(self._longest, longest(points))
         self._learn(points)
         self._seen += rows
-        if self._points is None:
+        if self._pivots.points is None:
             return np.full(rows, UNCOVERED, np.int64), np.zeros(rows)
-        distances = self._space.distances(points, self._points)
-        nearest = distances.argmin(axis=1)
-        orders = distances[np.arange(rows), nearest]
-        np.minimum.at(self._low, nearest, orders)
-        np.maximum.at(self._high, nearest, orders)
-        self._changed[nearest] = True
-        return nearest.astype(np.int64), orders
+        distances = self._distances(points)
+        self._last = (0, np.empty((0, 0)))
+        if distances.size <= _KEPT_DISTANCES and rows:
+            self._last = (int(arrivals[0]), distances)
+        found = Halves.of(distances, self._companions, self._pivots.apart)
+        self._pivots.note(found.nearest, found.sides, found.orders, times)
+        return 2 * self._pivots.ids[found.nearest] + found.sides, found.orders
+
+    def _distances(self, points: Matrix) -> Distances:
+        assert self._pivots.points is not None
+        self.compared += len(points) * self.count
+        return self._space.distances(points, self._pivots.points)
 
     def _learn(self, points: Matrix) -> None:
-        """Add pivots, if enough rows came, and if what came lies far from those there are."""
-        if self._points is None:
-            if self._seen + len(points) >= max(_FIRST_ROWS, 2 * self._tried):
-                self._begin(points)
-            return
-        some = points[:: max(1, len(points) // _SAMPLE)]
-        apart = self._space.distances(some, self._points).min(axis=1)
-        is_far = apart > _DRIFT * self._usual
-        if is_far.mean() > 0.2 and self.count < 4 * MOST_PIVOTS:
-            wanted = max(1, min(MOST_PIVOTS // 4, len(points) // _ROWS_PER_PIVOT))
-            far = self._space.distances(points, self._points).min(axis=1) > _DRIFT * self._usual
-            self._add(_spread(points[far], wanted))
+        """Add pivots: when enough rows came, when many more came since, and when they lie far from
+        those there are."""
+        coming = self._seen + len(points)
+        if coming >= max(_FIRST_ROWS, 2 * self._tried) and self.count < MOST_PIVOTS:
+            self._choose(points)
+        elif self._pivots.points is not None:
+            some = points[:: max(1, len(points) // _SAMPLE)]
+            is_far = self._distances(some).min(axis=1, initial=np.inf) > _DRIFT * self._usual
+            if len(some) and is_far.mean() > 0.2 and self.count < 4 * MOST_PIVOTS:
+                wanted = max(1, min(MOST_PIVOTS // 4, len(points) // _ROWS_PER_PIVOT))
+                far = self._distances(points).min(axis=1) > _DRIFT * self._usual
+                self._add(_spread(points[far], wanted))
 
-    def _begin(self, points: Matrix) -> None:
-        wanted = min(MOST_PIVOTS, len(points) // _ROWS_PER_PIVOT)
-        if wanted < 2:
+    def _choose(self, points: Matrix) -> None:
+        """Make as many pivots as a sample says, unless there are about as many."""
+        pivots = _spread(points, min(MOST_PIVOTS, len(points) // _ROWS_PER_PIVOT))
+        if len(pivots) < 2:
             return
-        pivots = _spread(points, wanted)
-        distances = self._space.distances(points, pivots)
         self._tried = self._seen + len(points)
-        if not self._is_chosen and not self._is_worth(distances):
+        self._pivots.remember((float(self._tried), self._pivots.common[1]))
+        distances = self._space.distances(points, pivots)
+        self.compared += distances.size
+        between = self._space.distances(pivots, pivots)
+        costs = []
+        for count in sorted({min(count, len(pivots)) for count in CHOICES}):
+            left = self._left(distances[:, :count], between[:count, :count])
+            costs.append((count + left * _STORED_ROWS, count, left))
+        _, count, left = min(costs)
+        if (not self._is_chosen and left > _WORTH) or count <= 2 * self.count:
             return
-        self._usual = float(np.quantile(distances.min(axis=1), 0.9))
-        self._add(pivots)
+        self._usual = float(np.quantile(distances[:, :count].min(axis=1), 0.9))
+        self._pivots.remember((float(self._tried), self._usual))
+        self._add(pivots[: count - self.count])
 
-    def _is_worth(self, distances: npt.NDArray[np.float64]) -> bool:
-        """Whether most pairs of a sample would be left out."""
-        homes = distances.argmin(axis=1)
-        orders = distances[np.arange(len(homes)), homes]
+    def _left(self, distances: Distances, between: Distances) -> float:
+        """Which part of the pairs of a sample would be compared."""
+        companions, apart = _companions(between, 0)
+        rows = Halves.of(distances, companions, apart)
         some = distances[:: max(1, len(distances) // _SAMPLE)]
-        is_near = np.abs(some[:, homes] - orders) <= self._space.reach
-        return float(is_near.mean()) < _WORTH
+        own = some[:, rows.nearest]
+        other, reach = some[:, companions[rows.nearest]], self._space.reach
+        is_left = np.abs(own - rows.orders) <= reach
+        is_left &= own + rows.orders > self._space.sure
+        edge = apart[rows.nearest]
+        is_left &= np.where(rows.sides == 1, other + reach >= edge, other - reach <= edge)
+        return float(is_left.mean())
 
     def _add(self, pivots: Matrix) -> None:
-        self._points = pivots if self._points is None else np.concatenate([self._points, pivots])
-        self._new += len(pivots)
-        self._low = np.append(self._low, np.full(len(pivots), np.inf))
-        self._high = np.append(self._high, np.full(len(pivots), -np.inf))
-        self._changed = np.append(self._changed, np.zeros(len(pivots), np.bool_))
+        known = self.count
+        every = (
+            pivots if self._pivots.points is None else np.concatenate([self._pivots.points, pivots])
+        )
+        self._pivots.add(pivots, *_companions(self._space.distances(every, every), known))
+        self._companions = self._pivots.companion_places()
 
     def writes(self) -> Sequence[Mutation]:
-        """New pivots, and reaches that grew."""
-        found = []
-        if self._new:
-            assert self._points is not None
-            first = self.count - self._new
-            ids = pa.array(np.arange(first, self.count), pa.int64())
-            points = pa.array(list(self._points[first:]), PIVOTS.rows.field(0).type)
-            found.append(_put(PIVOTS, ids, [points]))
-            self._new = 0
-        changed = np.flatnonzero(self._changed)
-        ids, low, high = changed, self._low[changed], self._high[changed]
-        usual = self._usual if np.isfinite(self._usual) else 0.0
-        ids, low = np.append(ids, UNCOVERED), np.append(low, float(self._tried))
-        high = np.append(high, usual)
-        columns = [pa.array(low), pa.array(high)]
-        found.append(_put(REACHES, pa.array(ids, pa.int64()), columns))
-        self._changed[:] = False
-        return found
+        """Pivots that are new or over, and reaches that grew."""
+        return self._pivots.writes()
 
     def near(
-        self, stream: str, values: Matrix, keys: pa.RecordBatch, max_bytes: int
+        self,
+        stream: str,
+        values: Matrix,
+        keys: pa.RecordBatch,
+        max_bytes: int,
+        arrivals: Numbers | None,
     ) -> Iterator[tuple[Groups, Iterator[Stretches]]]:
-        """The rings of all worksets in reach, and the rows that came before the pivots."""
+        """The rings of all halves in reach, and the rows that came before the pivots."""
         points = self._space.points(values)
         count = len(points)
         most = max(self._longest, longest(points))
         # Both distances of a pair may be off.
-        reach = self._space.reach + 2 * self._space.slack(
-            2 * most + self._space.reach, points.shape[1] if count else 0
-        )
+        slack = self._space.slack(2 * most + self._space.reach, points.shape[1] if count else 0)
+        reach = self._space.reach + 2 * slack
         rows, homes = np.arange(count), np.full(count, UNCOVERED)
-        orders = np.zeros(count)
-        if self._points is not None:
-            distances = self._space.distances(points, self._points).T
-            is_near = (distances - reach <= self._high[:, None]) & (
-                distances + reach >= self._low[:, None]
-            )
-            near, who = np.nonzero(is_near)
-            rows, homes = np.append(rows, who), np.append(homes, near)
-            orders = np.append(orders, distances[near, who])
+        # Rows from before the pivots have the order 0: all are in reach, none is close for sure.
+        orders = np.full(count, reach)
+        if self._pivots.points is not None and count:
+            distances = self._again(points, arrivals)
+            for side, is_near in enumerate(self._near(distances, reach)):
+                who, near = np.nonzero(is_near)
+                rows = np.append(rows, who)
+                homes = np.append(homes, 2 * self._pivots.ids[near] + side)
+                orders = np.append(orders, distances[who, near])
         if keys.num_columns:
             keys = keys.take(pa.array(rows))
         places = with_home(keys, homes)
@@ -201,20 +228,52 @@ class Pivots(OnePlace):
         high = sorted_orders[starts[1:] - 1] + reach
         equal = places.take(pa.array(order[starts[:-1]]))
         bounds = RangeBounds(equal=equal, low=pa.array(low), high=pa.array(high))
-        groups = Groups(rows[order], starts, sorted_orders, reach)
+        groups = Groups(rows[order], starts, sorted_orders, reach, self._space.sure - 2 * slack)
         yield groups, ranged(self._store, stream, bounds, max_bytes, with_orders=True)
+
+    def _again(self, points: Matrix, arrivals: Numbers | None) -> Distances:
+        """The distances of points, which may be rows that were placed just now."""
+        first, known = self._last
+        if arrivals is not None and len(arrivals):
+            at = int(arrivals[0]) - first
+            if at >= 0 and at + len(points) <= len(known):
+                return known[at : at + len(points)]
+        return self._distances(points)
+
+    def _near(self, distances: Distances, reach: float) -> tuple[npt.NDArray[np.bool_], ...]:
+        """Of each side which pivots may have a partner of which points."""
+        pivots = self._pivots
+        # A partner lay nearer to its pivot than to all that were known then.
+        _, begins, times = np.unique(pivots.since, return_index=True, return_inverse=True)
+        least = np.minimum.reduceat(distances, begins, axis=1)
+        least = np.minimum.accumulate(least, axis=1) + 2 * reach
+        can_match = distances <= (least[:, times] if len(begins) > 1 else least)
+        others = distances[:, self._companions]
+        found = []
+        for side in (0, 1):
+            low, high = pivots.low[:, side] - reach, pivots.high[:, side] + reach
+            is_near = can_match & (distances <= high) & (distances >= low)
+            if side:
+                is_near &= others >= pivots.apart - reach
+            else:
+                is_near &= others <= pivots.apart + reach
+            found.append(is_near)
+        return tuple(found)
+
+
+def _companions(between: Distances, first: int) -> tuple[Numbers, Distances]:
+    """The nearest other pivot of each from ``first`` on, and how far it is."""
+    rows = np.arange(first, len(between))
+    if len(between) == 1:
+        return rows, np.zeros(1)
+    apart = between[first:].copy()
+    apart[rows - first, rows] = np.inf
+    companions = apart.argmin(axis=1).astype(np.int64)
+    return companions, apart[rows - first, companions]
 
 
 def _spread(points: Matrix, count: int) -> Matrix:
-    """Some of the points, evenly by their places in the batch, and no two equal."""
+    """Some of the points, evenly by their places in the batch, no two equal, in random order."""
     chosen = points[np.linspace(0, len(points) - 1, min(count, len(points))).astype(np.int64)]
-    return np.unique(chosen, axis=0)
-
-
-def _put(stream: StreamSchema, ids: pa.Array, columns: Sequence[pa.Array]) -> Mutation:
-    return Mutation(
-        "put",
-        stream.name,
-        pa.RecordBatch.from_arrays([ids], schema=stream.key),
-        pa.RecordBatch.from_arrays(list(columns), schema=stream.rows),
-    )
+    distinct = np.unique(chosen, axis=0)
+    return distinct[np.random.default_rng(0).permutation(len(distinct))]

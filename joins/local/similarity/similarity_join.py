@@ -31,8 +31,9 @@ from lsmstate.joins.local.similarity.measures import (
     measure_of,
 )
 from lsmstate.joins.local.similarity.pivots import Pivots
+from lsmstate.joins.local.similarity.s3j import S3j
 from lsmstate.joins.local.similarity.spaces import space_of
-from lsmstate.joins.local.similarity.stretches import Groups, Stretches, pairs_of
+from lsmstate.joins.local.similarity.stretches import Groups, Known, Stretches, pairs_of
 from lsmstate.joins.local.similarity.vectors import arrived
 from lsmstate.joins.protocols import Batch, Context, Role
 from lsmstate.joins.specs.similarity import ARRIVAL, FACTS, SimilaritySpec, has_keys
@@ -44,9 +45,17 @@ from lsmstate.store import MultimapStore, Mutation
 Numbers = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
-#: Counters: pairs whose distance was bounded or computed, pairs that were then computed in float64,
-#: those that are close, and rows that can match nothing.
-COUNTERS: Final = ("compared_pairs", "candidate_pairs", "close_pairs", "ignored_vectors")
+#: Counters: pairs that were compared, pairs that were then computed in float64, those that are
+#: close, pairs that are close by the triangle inequality and so were not compared, distances from
+#: pivots or centroids, and rows that can match nothing.
+COUNTERS: Final = (
+    "compared_pairs",
+    "candidate_pairs",
+    "close_pairs",
+    "certain_pairs",
+    "pivot_distances",
+    "ignored_vectors",
+)
 #: Rows that look for partners at once: stored rows are read once for all of them.
 SLICE_ROWS: Final = 4096
 _SLICE_PIECES: Final = 32
@@ -87,7 +96,15 @@ class SimilarityJoin(KeepsAllRows):
     @property
     def counts(self) -> Mapping[str, int]:
         """See ``COUNTERS``."""
-        return dict(self._counts)
+        return {**self._counts, "pivot_distances": self._index.compared}
+
+    def advance(self, watermark_us: int) -> Results:
+        """No results. Pivots end whose rows are all forgotten."""
+        kept = self._spec.event_time.kept_us if self._spec.event_time is not None else {}
+        if kept and None not in kept.values():
+            longest = max(each for each in kept.values() if each is not None)
+            self._index.forget(watermark_us - longest)
+        return Results(())
 
     def _fact(self, name: str) -> int | None:
         kept = self._store.get(FACTS.name, (name,))
@@ -102,6 +119,8 @@ class SimilarityJoin(KeepsAllRows):
         spec, store, space = self._spec, self._store, space_of(self._spec)
         if has_keys(spec):
             return Keyed(spec, store, self._arrived)
+        if space is not None and spec.algorithm == "s3j" and (dimension or 0) > 0:
+            return S3j(spec, store, space)
         if space is not None and can_use_grid(spec, dimension):
             return Grid(spec, store, space)
         is_wanted = spec.algorithm in ("auto", "pivots") and dimension is not None
@@ -151,7 +170,10 @@ class SimilarityJoin(KeepsAllRows):
             return
         assert mine.arrivals is not None
         values = self._values(stream, mine.rows)
-        homes, orders = self._index.homes(values, mine.arrivals)
+        times = None
+        if self._spec.event_time is not None:
+            times = microseconds(mine.rows.column(self._spec.event_time.columns[stream]))
+        homes, orders = self._index.homes(values, mine.arrivals, times)
         places = placed(self._spec.place_schema, mine.keys, homes, orders)
         arrivals = pa.array(mine.arrivals, pa.int64())
         stored = pa.RecordBatch.from_arrays(
@@ -162,7 +184,7 @@ class SimilarityJoin(KeepsAllRows):
             facts[_DIMENSION] = self._dimension
         # First: rows that are there without their numbers would be numbered again.
         self._store.write([_fact_write(facts), *self._index.writes()])
-        self._index.add(stream, values, mine.rows, mine.keys, homes)
+        self._index.add(stream, values, stored, mine.keys, homes)
         self._store.append(stream, stored, places)
         self._arrived += count
 
@@ -210,7 +232,7 @@ class SimilarityJoin(KeepsAllRows):
         """Stored rows, and the pairs of one of ``mine`` with one of them that are results."""
         other = self._other(stream)
         values = self._values(stream, mine.rows)
-        found = self._index.near(other, values, mine.keys, self._piece_bytes)
+        found = self._index.near(other, values, mine.keys, self._piece_bytes, mine.arrivals)
         for groups, pieces in found:
             compared = _Compared(self._measure, values, groups)
             yield from self._compared(stream, other, mine, groups, pieces, compared)
@@ -228,7 +250,14 @@ class SimilarityJoin(KeepsAllRows):
         for piece in pieces:
             stored = compared.read(self._values(other, piece.rows))
             is_pair = self._filter(stream, mine, other, piece)
-            for places, partners in self._gathered(piece, groups, compared, is_pair):
+            for places, partners, known in self._gathered(piece, groups, compared, is_pair):
+                if known == Known.CLOSE:
+                    self._counts["close_pairs"] += len(places)
+                    distances = _NO_DISTANCES
+                    if self._needs_distances:
+                        distances = self._measure.distances(values, places, stored, partners)
+                    yield piece.rows, places, partners, distances
+                    continue
                 self._counts["candidate_pairs"] += len(places)
                 distances = self._measure.distances(values, places, stored, partners)
                 close = np.flatnonzero(distances <= self._spec.threshold)
@@ -236,31 +265,40 @@ class SimilarityJoin(KeepsAllRows):
                 if len(close):
                     yield piece.rows, places[close], partners[close], distances[close]
 
+    @property
+    def _needs_distances(self) -> bool:
+        return self._spec.distance is not None and not self._spec.is_anti
+
     def _gathered(
         self,
         piece: Stretches,
         groups: Groups,
         compared: "_Compared",
         is_pair: "_PairFilter",
-    ) -> Iterator[tuple[Places, Places]]:
+    ) -> Iterator[tuple[Places, Places, Known]]:
         """The candidates of a piece that are no results for no other reason than their distance,
-        many at once."""
+        many at once; and pairs that are close."""
         kept: list[tuple[Places, Places]] = []
         count = 0
-        for places, partners, is_counted in pairs_of(piece, groups, compared):
-            self._counts["compared_pairs"] += 0 if is_counted else len(places)
+        for places, partners, known in pairs_of(piece, groups, compared):
+            self._counts["compared_pairs"] += len(places) if known == Known.NOTHING else 0
+            self._counts["certain_pairs"] += len(places) if known == Known.CLOSE else 0
             wanted = is_pair(places, partners)
             if wanted is not None:
                 places, partners = places[wanted], partners[wanted]
+            if known == Known.CLOSE:
+                if len(places):
+                    yield places, partners, known
+                continue
             if len(places):
                 kept.append((places, partners))
                 count += len(places)
             if count >= _VERIFIED_PAIRS:
-                yield _joined(kept)
+                yield *_joined(kept), Known.CANDIDATES
                 kept, count = [], 0
         self._counts["compared_pairs"] += compared.taken()
         if kept:
-            yield _joined(kept)
+            yield *_joined(kept), Known.CANDIDATES
 
     def _filter(self, stream: str, mine: "Queries", other: str, piece: Stretches) -> "_PairFilter":
         """Which pairs are no results for another reason than their distance."""
@@ -411,6 +449,7 @@ class Queries:
             yield found
 
 
+_NO_DISTANCES: Final = np.empty(0)
 _DISTANCES: Final = pa.schema([("distance", pa.float64())])
 
 

@@ -27,6 +27,8 @@ class Space:
     metric: str
     reach: float
     """How far apart in this space the points of a pair are at most."""
+    sure: float
+    """Points at most so far apart in this space are a pair; negative: it is known of none."""
 
     @property
     def is_euclidean(self) -> bool:
@@ -65,13 +67,17 @@ def space_of(spec: SimilaritySpec) -> Space | None:
     """The space of a spec's metric; None: it has none."""
     threshold = spec.threshold
     if spec.metric == "haversine":
-        return Space(spec.metric, chord(threshold))
+        reach = chord(threshold)
+        return Space(spec.metric, reach, reach * (1 - 4 * _ROOM) - 4e-12)
     if spec.metric == "cosine":
-        return Space(spec.metric, float(np.sqrt(2 * min(threshold, 2.0))) * (1 + _ROOM) + 1e-7)
-    if spec.metric == "angular":
-        half = np.pi * min(threshold, 1.0) / 2
-        return Space(spec.metric, float(2 * np.sin(half)) * (1 + _ROOM) + 1e-7)
-    return Space(spec.metric, threshold * (1 + _ROOM)) if spec.metric in VECTOR_METRICS else None
+        length = float(np.sqrt(2 * min(threshold, 2.0)))
+    elif spec.metric == "angular":
+        length = float(2 * np.sin(np.pi * min(threshold, 1.0) / 2))
+    else:
+        sure = threshold * (1 - _ROOM)
+        is_one = spec.metric in VECTOR_METRICS
+        return Space(spec.metric, threshold * (1 + _ROOM), sure) if is_one else None
+    return Space(spec.metric, length * (1 + _ROOM) + 1e-7, length * (1 - _ROOM) - 1e-7)
 
 
 def longest(points: Matrix) -> float:

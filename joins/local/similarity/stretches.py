@@ -3,11 +3,13 @@
 - A *group* is a set of arriving rows that look in the same place.
 - A *stretch* says that the rows ``first`` to ``stop`` of a piece lie where a group looks.
 - Where stored rows are ordered by a distance, each arriving row has its own distance too, and the
-  two of a pair differ by the group's *reach* at most.
+  two of a pair differ by the group's *reach* at most. Pairs whose distances add up to the group's
+  *sure* at most are close, so nobody need compare them.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Final, NamedTuple, Protocol
 
 import numpy as np
@@ -20,8 +22,10 @@ from lsmstate.schema.arrow_sizes import pieces_of
 Numbers = npt.NDArray[np.int64]
 Orders = npt.NDArray[np.float64]
 
-#: Stored rows whose orders are looked at together.
-_BLOCK_ROWS: Final = 256
+#: Stored rows whose orders are looked at together: so many that they span a part of the reach.
+_LEAST_ROWS: Final = 64
+_MOST_ROWS: Final = 256
+_BLOCK_PARTS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,9 @@ class Groups:
     orders: Orders | None = None
     """Beside each member its distance, which ascends in a group."""
     reach: float = 0.0
+    sure: float = -np.inf
+    is_certain: npt.NDArray[np.bool_] | None = None
+    """By group, whether all its pairs are close; None: of none it is known."""
 
     @classmethod
     def one(cls, count: int) -> "Groups":
@@ -56,6 +63,16 @@ class Stretches(NamedTuple):
     """Of each row, where groups have them: they ascend in a stretch."""
 
 
+class Known(IntEnum):
+    """What is known of pairs."""
+
+    NOTHING = 0
+    CANDIDATES = 1
+    """They were compared by tiles, and may be close."""
+    CLOSE = 2
+    """They are close."""
+
+
 class Dense(Protocol):
     """Compares a block of stored rows with members of a group by tiles."""
 
@@ -72,29 +89,37 @@ class Dense(Protocol):
 
 def pairs_of(
     stretches: Stretches, groups: Groups, dense: Dense
-) -> Iterator[tuple[Places, Places, bool]]:
-    """Pairs of an arriving row and a row of the piece, in steps, and whether they were compared."""
+) -> Iterator[tuple[Places, Places, Known]]:
+    """Pairs of an arriving row and a row of the piece, in steps, and what is known of them."""
     blocks = _blocks(stretches, groups)
     sizes = blocks.last - blocks.begin
     lengths = blocks.stop - blocks.first
-    is_dense = dense.is_dense(sizes * lengths)
+    is_dense = dense.is_dense(sizes * lengths) & ~blocks.is_certain
+    has_certain = bool(blocks.is_certain.any())
     for at in np.flatnonzero(is_dense):
         group = int(blocks.groups[at])
         start = int(groups.starts[group])
         part = slice(int(blocks.first[at]), int(blocks.stop[at]))
         begin, last = int(blocks.begin[at]) - start, int(blocks.last[at]) - start
         for queries, places in dense(group, begin, last, part):
+            if has_certain:
+                # Tiles look at some members beside, which may be close for certain.
+                asked = (queries >= begin) & (queries < last)
+                queries, places = queries[asked], places[asked]
             members = groups.members[start + queries]
-            yield members.astype(np.int32), places, True
-    thin = np.flatnonzero(~is_dense & (sizes > 0) & (lengths > 0))
-    # A block and one member of its group at a time: each is a range of rows.
-    owners = np.repeat(thin, sizes[thin])
-    begins = np.cumsum(sizes[thin]) - sizes[thin]
-    within = np.arange(len(owners)) - np.repeat(begins, sizes[thin])
-    members = groups.members[blocks.begin[owners] + within]
-    first, counts = blocks.first[owners], lengths[owners]
-    for part in pieces_of(counts, STEP_PAIRS):
-        yield from _expanded(members[part], first[part], counts[part])
+            yield members.astype(np.int32), places, Known.CANDIDATES
+    is_thin = ~is_dense & (sizes > 0) & (lengths > 0)
+    for known in (Known.NOTHING, Known.CLOSE):
+        thin = np.flatnonzero(is_thin & (blocks.is_certain == (known == Known.CLOSE)))
+        # A block and one member of its group at a time: each is a range of rows.
+        owners = np.repeat(thin, sizes[thin])
+        begins = np.cumsum(sizes[thin]) - sizes[thin]
+        within = np.arange(len(owners)) - np.repeat(begins, sizes[thin])
+        members = groups.members[blocks.begin[owners] + within]
+        first, counts = blocks.first[owners], lengths[owners]
+        for part in pieces_of(counts, STEP_PAIRS):
+            for queries, places in _expanded(members[part], first[part], counts[part]):
+                yield queries, places, known
 
 
 class _Blocks(NamedTuple):
@@ -104,39 +129,70 @@ class _Blocks(NamedTuple):
     begin: Numbers
     """Where the members that may match begin, in ``Groups.members``."""
     last: Numbers
+    is_certain: npt.NDArray[np.bool_]
 
 
 def _blocks(stretches: Stretches, groups: Groups) -> _Blocks:
     """The stretches, cut into blocks whose rows have orders that are close to each other."""
     starts, stops = groups.starts[stretches.groups], groups.starts[stretches.groups + 1]
     if stretches.orders is None or groups.orders is None:
-        return _Blocks(stretches.groups, stretches.first, stretches.stop, starts, stops)
-    counts = -(-(stretches.stop - stretches.first) // _BLOCK_ROWS)
+        certain = np.zeros(len(starts), np.bool_)
+        if groups.is_certain is not None:
+            certain = groups.is_certain[stretches.groups]
+        return _Blocks(stretches.groups, stretches.first, stretches.stop, starts, stops, certain)
+    lengths = stretches.stop - stretches.first
+    spans = stretches.orders[np.maximum(stretches.stop - 1, 0)] - stretches.orders[stretches.first]
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        wanted = np.nan_to_num(lengths * (groups.reach / _BLOCK_PARTS / spans), nan=_MOST_ROWS)
+    rows = np.clip(wanted, _LEAST_ROWS, _MOST_ROWS).astype(np.int64)
+    counts = -(-lengths // rows)
     owners = np.repeat(np.arange(len(counts)), counts)
     within = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
-    first = stretches.first[owners] + within * _BLOCK_ROWS
-    stop = np.minimum(first + _BLOCK_ROWS, stretches.stop[owners])
+    first = stretches.first[owners] + within * rows[owners]
+    stop = np.minimum(first + rows[owners], stretches.stop[owners])
     low, high = stretches.orders[first], stretches.orders[stop - 1]
-    begin, last = starts[owners], stops[owners]
-    for at in range(len(owners)):
-        own = groups.orders[begin[at] : last[at]]
-        start = begin[at]
-        begin[at] = start + np.searchsorted(own, low[at] - groups.reach)
-        last[at] = start + np.searchsorted(own, high[at] + groups.reach, side="right")
-    return _Blocks(stretches.groups[owners], first, stop, begin, np.maximum(begin, last))
+    ends = (groups.orders, starts[owners], stops[owners])
+    begin = _placed(*ends, low - groups.reach, is_right=False)
+    sure = _placed(*ends, groups.sure - high, is_right=True)
+    last = _placed(*ends, high + groups.reach, is_right=True)
+    last = np.maximum(begin, last)
+    sure = np.clip(sure, begin, last)
+    every = stretches.groups[owners]
+    open_blocks = _Blocks(every, first, stop, sure, last, np.zeros(len(every), np.bool_))
+    some = np.flatnonzero(sure > begin)
+    if not len(some):
+        return open_blocks
+    certain = (every[some], first[some], stop[some], begin[some], sure[some])
+    both = zip(open_blocks, (*certain, np.ones(len(some), np.bool_)), strict=True)
+    return _Blocks(*map(np.concatenate, both))
 
 
-def _expanded(
-    queries: Numbers, first: Numbers, counts: Numbers
-) -> Iterator[tuple[Places, Places, bool]]:
+def _placed(
+    orders: Orders, starts: Numbers, stops: Numbers, values: Orders, *, is_right: bool
+) -> Numbers:
+    """Where each value belongs in its own part of ``orders``, which ascends; after equal ones, or
+    before them. A binary search in all parts at once."""
+    low, high = starts.copy(), stops.copy()
+    while True:
+        is_open = low < high
+        if not is_open.any():
+            return low
+        middle = np.where(is_open, (low + high) >> 1, 0)
+        found = orders[middle]
+        is_after = is_open & ((found <= values) if is_right else (found < values))
+        low = np.where(is_after, middle + 1, low)
+        high = np.where(is_open & ~is_after, middle, high)
+
+
+def _expanded(queries: Numbers, first: Numbers, counts: Numbers) -> Iterator[tuple[Places, Places]]:
     """All pairs of queries and their ranges of rows; a longer range than a step is cut."""
     if len(counts) == 1 and counts[0] > STEP_PAIRS:
         for begin in range(0, int(counts[0]), STEP_PAIRS):
             length = min(STEP_PAIRS, int(counts[0]) - begin)
             places = np.arange(first[0] + begin, first[0] + begin + length, dtype=np.int32)
-            yield np.full(length, queries[0], np.int32), places, False
+            yield np.full(length, queries[0], np.int32), places
         return
     ends = np.cumsum(counts)
     within = np.arange(ends[-1]) - np.repeat(ends - counts, counts)
     places = np.repeat(first, counts) + within
-    yield np.repeat(queries, counts).astype(np.int32), places.astype(np.int32), False
+    yield np.repeat(queries, counts).astype(np.int32), places.astype(np.int32)

@@ -117,6 +117,7 @@ class EventTimeJoin:
 
     def _forget(self, watermark_us: int) -> None:
         self.watermark_us = watermark_us
+        self._joined.advance(watermark_us)
         for name, schema in self._store.streams.items():
             if schema.expiry is not None:
                 owner = self._spec.owners[name]
