@@ -6,7 +6,9 @@ rows, and compares them with blocks of stored rows.
 
 import pkgutil
 from collections.abc import Callable, Iterator
-from typing import Any, Final, NamedTuple, Protocol
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +16,13 @@ import pyarrow as pa
 
 from lsmstate.cython_ext.distances import exact, tiles
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.local.similarity.byte_panels import (
+    LEAST_QUERIES,
+    LEAST_WIDTH,
+    ByteRows,
+    ByteVectorPanels,
+    byte_rows,
+)
 from lsmstate.joins.local.similarity.vectors import Matrix, matrix, vector_type
 from lsmstate.joins.specs.similarity import (
     JACCARD,
@@ -63,12 +72,19 @@ class Measure(Protocol):
         ...
 
 
-class Ready(NamedTuple):
+@dataclass(eq=False)
+class Ready:
     """Stored rows, ready for tiles."""
 
     vectors: npt.NDArray[np.float32]
     limits: npt.NDArray[np.float32]
     """What their scores must exceed beside the bounds of queries."""
+    as_bytes: Callable[[], ByteRows | None]
+
+    @cached_property
+    def bytes(self) -> ByteRows | None:
+        """The rows as 8-bit numbers, made when they are first needed; None: they have none."""
+        return self.as_bytes()
 
 
 class Panels(Protocol):
@@ -129,7 +145,14 @@ class VectorMeasure:
         return Ready(
             np.ascontiguousarray(stored, np.float32),
             np.nextafter(bounds.astype(np.float32), np.float32(-np.inf)),
+            lambda: byte_rows(stored, self._least),
         )
+
+    @property
+    def _least(self) -> float | None:
+        """The least cosine of a pair; None: distances are no angles."""
+        is_angle = self._metric in _ANGLES
+        return least_cosine(self._metric, self._threshold) if is_angle else None
 
     def panels(self, queries: Matrix) -> "Panels | None":
         """Tiles of float32, unless a query is too long for them."""
@@ -139,7 +162,29 @@ class VectorMeasure:
         lengths = np.sqrt(exact.squared_norms(queries))
         if not len(queries) or lengths.max() > _LONGEST:
             return None
-        return VectorPanels(self._metric, queries, lengths, self._threshold)
+        found = VectorPanels(self._metric, queries, lengths, self._threshold)
+        is_wide = queries.shape[1] >= LEAST_WIDTH and len(queries) >= LEAST_QUERIES
+        if not is_wide or self._metric not in ("l2", *_ANGLES):
+            return found
+        if self._metric == "l2":
+            return _Either(ByteVectorPanels.of(queries, self._threshold), found)
+        return _Either(ByteVectorPanels.of(queries / lengths[:, None], None), found)
+
+
+class _Either:
+    """Tiles of bytes, or those of float32 for rows that are none."""
+
+    def __init__(self, of_bytes: ByteVectorPanels | None, others: "VectorPanels") -> None:
+        self._of_bytes = of_bytes
+        self._others = others
+
+    def candidates(
+        self, stored: Ready, part: slice, first: int, last: int
+    ) -> Iterator[tuple[Places, Places]]:
+        """Pairs that may be close."""
+        if self._of_bytes is None or stored.bytes is None:
+            return self._others.candidates(stored, part, first, last)
+        return self._of_bytes.candidates(stored.bytes, part, first, last)
 
 
 def least_cosine(metric: str, threshold: float) -> float:
