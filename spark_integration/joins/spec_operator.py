@@ -31,6 +31,7 @@ def spec_operator(
     explanation: str = "",
     output: T.StructType | None = None,
     late_batches: int | None = None,
+    settings: Mapping[str, Any] | None = None,
 ) -> DataFrame:
     """Build the operator of a join.
 
@@ -43,14 +44,19 @@ def spec_operator(
         explanation: For people: how the join works.
         output: Columns of the results. Default: all columns of all streams.
         late_batches: For how many micro-batches late rows are kept, if the spec keeps them aside.
+        settings: What the checkpoint pins beside the join and its inputs.
 
     Returns:
         The streaming DataFrame of the results.
     """
     described = {"kind": kind_of(spec).name, **spec.described()}
     # As JSON has it, so that what a later start reads back is equal.
-    settings = {"join": json.loads(json.dumps(described)), **pinned_inputs(inputs, options)}
-    plan = plan_of(spec, inputs, routing, options, settings, operator, explanation)
+    pinned_here = {
+        "join": json.loads(json.dumps(described)),
+        **pinned_inputs(inputs, options),
+        **(settings or {}),
+    }
+    plan = plan_of(spec, inputs, routing, options, pinned_here, operator, explanation)
     late = LateRows.of(inputs.plans, spec.event_time, late_batches)
     plan = late.added_to(plan)
     function = run_join(spec, plan.inputs, late=late)
