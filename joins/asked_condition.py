@@ -1,7 +1,7 @@
 """What a join in plain Python is asked beside its keys: computed columns, and conditions that
 filter the results of inner joins."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -72,6 +72,21 @@ class AskedCondition:
     def unfiltered(cls, streams: Mapping[str, pa.Schema], on: Condition) -> "AskedCondition":
         """Of a join that evaluates all of its condition itself."""
         return cls(streams, on, ComputedColumns({}), (), {})
+
+    @classmethod
+    def beside(
+        cls, streams: Mapping[str, pa.Schema], on: Condition, rest: Sequence[str]
+    ) -> "AskedCondition":
+        """Of a join that evaluates its condition but for ``rest``. Raises as ``of``."""
+        columns = {name: schema.names for name, schema in streams.items()}
+        filters = tuple(PairCondition.of(conjunct, columns) for conjunct in rest)
+        for each in filters:
+            each.check(streams)
+        names = {
+            name: dict(zip(columns[name], own, strict=True))
+            for name, own in output_names(columns).items()
+        }
+        return cls(streams, on, ComputedColumns({}), filters, names)
 
     def shown(self, results: Results) -> Results:
         """The results that keep the filters, without computed columns."""

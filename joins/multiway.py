@@ -38,8 +38,9 @@ from lsmstate.joins.specs.final import FinalSpec
 from lsmstate.joins.specs.interval_warnings import warn_of_kept_rows
 from lsmstate.joins.specs.multi_key import GraphSpec
 from lsmstate.joins.specs.one_key import Condition, JoinSpec, check_streams
+from lsmstate.joins.specs.similarity_condition import SimilarCondition, similar_condition
 from lsmstate.joins.specs.theta import ThetaSpec
-from lsmstate.joins.specs.theta_choice import theta_spec
+from lsmstate.joins.specs.theta_choice import is_outer, theta_spec
 from lsmstate.joins.specs.theta_sides import ThetaChangeSpec, ThetaFinalSpec
 from lsmstate.joins.specs.typed_condition import How, in_text, typed_condition
 from lsmstate.joins.specs.within import with_time
@@ -162,14 +163,24 @@ class MultiwayJoin(SpecJoin):
         columns = {name: schema.names for name, schema in streams.items()}
         on = with_time(on, time, told.columns, columns, _NO_TIME)
         written = on
-        theta = theta_spec(streams, on, how, emit, changes, told)
-        if theta is None:
+        is_full = not is_outer(how) and not changes and not (told.columns or told.retention)
+        is_plain = is_full and emit in ("append", FINAL) and algorithm == "umjoin"
+        similar = similar_condition(streams, on) if is_plain and most_results is None else None
+        beside = None if similar is None else _beside(streams, on, similar)
+        theta = theta_spec(streams, on, how, emit, changes, told) if beside is None else None
+        if beside is not None:
+            self._asked = beside
+        elif theta is None:
             refuse_most_results(most_results)
             self._asked = AskedCondition.of(streams, on, how, changes)
         else:
             self._asked = AskedCondition.unfiltered(streams, on)
         streams, on = self._asked.streams, self._asked.on
-        spec: Spec = theta or _spec_of(streams, on, how, emit, changes, told)
+        spec: Spec
+        if similar is not None and beside is not None:
+            spec = similar.spec
+        else:
+            spec = theta or _spec_of(streams, on, how, emit, changes, told)
         if isinstance(theta, ThetaChangeSpec) and theta.event_time is None:
             _check_keeps_all(told)
         warn_of_kept_rows(self._declared, written, told.columns, _named_time)
@@ -344,3 +355,14 @@ def _check_algorithm(
             "algorithm='tree' joins over the full history; leave out algorithm, or event_time, "
             "retention and time intervals"
         )
+
+
+def _beside(
+    streams: Mapping[str, pa.Schema], on: Condition, similar: SimilarCondition
+) -> AskedCondition | None:
+    """What a similarity join leaves to filters; None if that cannot be evaluated here, or if rows
+    are in types that similarity joins do not know."""
+    try:
+        return None if Views(streams).any else AskedCondition.beside(streams, on, similar.rest)
+    except InvalidArgumentError:
+        return None

@@ -22,7 +22,7 @@ Emit = Literal["append", "changes", "final"]
 Unmatched = Literal["count", "error"]
 Late = Literal["drop", "join", "side"]
 HotKeys = Literal["observe", "spread"]
-Routing = Literal["hash", "shares", "biclique", "ranges"]
+Routing = Literal["hash", "shares", "biclique", "ranges", "worksets"]
 Backend = Literal["lsm", "rocksdb", "memory"]
 
 HOT_KEYS: Final[tuple[str, ...]] = get_args(HotKeys)
@@ -174,7 +174,8 @@ class Skew:
             of its own; "biclique", of an inner join of two streams, to one bucket of their side,
             and to all of the other to look for partners; "ranges", of an inner join of two streams
             with a range condition, to the bucket of their range, and to those where a partner may
-            be. Default: by the condition. Fixed by the first start.
+            be. Default: by the condition. Of ``similarity_join`` "hash", "biclique", or "worksets":
+            near rows in one bucket. Fixed by the first start.
         rows: Rows of each stream in proportion, for joins by several keys or without any. With them
             few rows are copied. The first start chooses the shares and keeps them.
         shares: Buckets per key, for joins by several keys, as in ``{"c.id": 2, "o.id": 4}``.

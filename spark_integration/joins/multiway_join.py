@@ -45,6 +45,7 @@ from lsmstate.spark_integration.joins.final import final_spec
 from lsmstate.spark_integration.joins.inner import coerced_graph, coerced_spec
 from lsmstate.spark_integration.joins.late_rows import check_late
 from lsmstate.spark_integration.joins.request import OPERATOR, InnerJoin, JoinRequest
+from lsmstate.spark_integration.joins.similarity import close_pairs
 from lsmstate.spark_integration.joins.theta import AskedTime, ThetaRequest, any_condition
 from lsmstate.spark_integration.joins.watermarks import (
     check_not_named,
@@ -181,6 +182,11 @@ def multiway_join(
     check_late(late, time.late_batches, state.backend)
     condition = column_text(on) if isinstance(on, Column) else on
     condition = with_time(condition, time, watermark_columns(streams), _columns(streams), _NO_TIME)
+    is_plain = how == "inner" and emit in ("append", FINAL) and not changes and skew == SKEW
+    if is_plain and time == TIME and most_results is None and isinstance(condition, str):
+        close = close_pairs(streams, condition, checked, pins or {})
+        if close is not None:
+            return close
     asked = any_condition(streams, condition, how, emit, changes, skew, retention)
     if asked is not None:
         asked_time = AskedTime(retention, late, time.late_batches, result_time)

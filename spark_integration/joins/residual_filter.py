@@ -1,9 +1,11 @@
 """The residual filter: conditions other than equalities of keys filter what the join found."""
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import date
-from typing import Final
+from typing import Any, Final
 
+import pyarrow as pa
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -11,6 +13,7 @@ from pyspark.sql import types as T
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.conditions.columns import Column
+from lsmstate.joins.conditions.distances import DISTANCES, LEVENSHTEIN, distances
 from lsmstate.joins.conditions.evaluate import may_fail
 from lsmstate.joins.conditions.pair_condition import PairCondition
 from lsmstate.joins.conditions.predicate import (
@@ -38,6 +41,8 @@ _CHANGING: Final = (
     *("ScalarSubquery", "ListQuery", "InSubquery", "Exists", "LateralSubquery"),
 )
 
+#: Distances that Spark does not know.
+_DISTANCES: Final = tuple(name for name in DISTANCES if name != LEVENSHTEIN)
 #: What joins that are not inner compare themselves, beside their keys.
 _COMPARED_HERE: Final = (
     *(T.BooleanType, T.ByteType, T.ShortType, T.IntegerType, T.LongType, T.DecimalType),
@@ -78,6 +83,7 @@ def filtered(
     """
     if not conditions:
         return joined
+    register_distances(joined.sparkSession, conditions)
     names = output_names(columns)
     padded = {field.name for field in joined.schema if KeyColumn.of("", field).char_lengths}
 
@@ -123,6 +129,22 @@ def filtered(
     return by_stream.select(*(shown.get(name, quoted(name)) for name in joined.columns))
 
 
+def register_distances(spark: SparkSession, texts: Iterable[str]) -> None:
+    """Make the distances known to Spark that texts of SQL name, as temporary functions. A function
+    of the user's of that name is left as it is."""
+    for name in _DISTANCES:
+        is_named = any(re.search(rf"\b{name}\s*\(", text, re.IGNORECASE) for text in texts)
+        if is_named and not spark.catalog.functionExists(name):
+            spark.udf.register(name, _distance_udf(name))
+
+
+def _distance_udf(name: str) -> Any:
+    def of_pairs(a: pa.Array, b: pa.Array) -> pa.Array:
+        return distances(name, [a, b])
+
+    return F.arrow_udf(of_pairs, "double")
+
+
 def check_evaluated_here(
     conditions: Iterable[PairCondition], streams: Mapping[str, DataFrame]
 ) -> None:
@@ -163,6 +185,8 @@ def _named_parts(predicate: Expression) -> Sequence[Expression]:
         part = stack.pop()
         if isinstance(part, Column | Field | Element):
             found.append(part)
+        elif isinstance(part, Call) and part.name in _DISTANCES:
+            continue  # of vectors and sets, which Arrow holds as Spark does
         else:
             stack += reversed(parts_of(part))
     return found

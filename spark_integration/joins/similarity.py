@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import Any, Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.local.similarity.workset_routing import WorksetRouting
 from lsmstate.joins.options import (
     ON_SPARK,
     SKEW,
@@ -23,16 +25,22 @@ from lsmstate.joins.routing.biclique import BicliqueRouting
 from lsmstate.joins.routing.hash_router import HashRouting
 from lsmstate.joins.similarity import Algorithm, How
 from lsmstate.joins.specs.one_key import output_names
-from lsmstate.joins.specs.similarity import SimilaritySpec, with_time
+from lsmstate.joins.specs.similarity import LEVENSHTEIN, SimilaritySpec, with_time
+from lsmstate.joins.specs.similarity_condition import similar_condition
 from lsmstate.option_names import names_checked
+from lsmstate.spark_integration.checkpoint.pinned_settings import OTHER_CONDITIONS, with_pins
 from lsmstate.spark_integration.columns.schemas import output_fields
+from lsmstate.spark_integration.joins.residual_filter import filtered
 from lsmstate.spark_integration.joins.spec_operator import spec_operator
 from lsmstate.spark_integration.joins.watermarks import watermark_columns
 from lsmstate.spark_integration.plan.inputs import Inputs, session_of
 from lsmstate.spark_integration.plan.options import OperatorOptions
+from lsmstate.spark_integration.skew.checks import check_local
 from lsmstate.spark_integration.stateful_operator.build import default_buckets
 
 OPERATOR: Final = "similarity_join"
+#: What ``Skew.routing`` may be.
+ROUTINGS: Final = ("hash", "biclique", "worksets")
 _TIME_HERE: Final = ("within", "window", "late")
 _NO_TIME: Final = 'declare one, as in .withWatermark("at", "10 minutes")'
 
@@ -72,8 +80,11 @@ def similarity_join(
             without ``by`` all rows then lie in one bucket.
         distance: Name of the column of distances; None: there is none.
         algorithm: How candidates are found.
-        skew: Rows of the two streams, in proportion, by which buckets are dealt to them, with
-            ``rows``.
+        skew: Where rows are stored, with ``routing`` and ``rows``. "hash": by what ``by`` says, the
+            default with it. "biclique": by their content, the default without it; ``rows`` of the
+            two streams, in proportion, say how many buckets each has. "worksets": near rows in one
+            bucket, so that a row looks into few; buckets are balanced by load as the data changes.
+            The state must then be local.
         time: How far the event times of a pair are apart at most, which windows hold both, and what
             becomes of late rows, with ``within``, ``window`` and ``late``. The event time of a
             stream is the column of its watermark.
@@ -93,7 +104,9 @@ def similarity_join(
         ```
     """
     refuse_other_fields(time, _TIME_HERE, "is not an option of similarity_join; leave it out")
-    refuse_other_fields(skew, ("rows",), "is not an option of similarity_join; leave it out")
+    refuse_other_fields(
+        skew, ("routing", "rows"), "is not an option of similarity_join; leave it out"
+    )
     if not isinstance(streams, Mapping) or not 1 <= len(streams) <= 2:
         raise InvalidArgumentError(
             f"streams={streams!r}: give one or two streaming DataFrames by their names"
@@ -124,23 +137,50 @@ def similarity_join(
     )
     options = OperatorOptions.of(spark, state)
     buckets = options.buckets or default_buckets(spark)
-    routing, words = _routing(spec, skew.rows, buckets)
+    routing, words = _routing(spec, skew.routing, skew.rows, buckets, options)
     if isinstance(routing, BicliqueRouting):
         options = replace(options, buckets=max(buckets, len(streams)))
     output = T.StructType(_fields(spec, streams, names))
+    kind = "worksets" if isinstance(routing, WorksetRouting) else None
     return spec_operator(
-        spec, inputs, routing, options, operator=OPERATOR, explanation=words, output=output
+        spec,
+        inputs,
+        routing,
+        options,
+        operator=OPERATOR,
+        explanation=words,
+        output=output,
+        settings={"routing": kind},
     )
 
 
 def _routing(
-    spec: SimilaritySpec, rows: Mapping[str, int] | None, buckets: int
+    spec: SimilaritySpec,
+    asked: str | None,
+    rows: Mapping[str, int] | None,
+    buckets: int,
+    options: OperatorOptions,
 ) -> tuple[Routing, str]:
     words = f"pairs with {spec.metric} <= {spec.threshold:g}, found by {spec.algorithm}; "
     names = list(spec.streams)
     if rows is not None and set(rows) != set(names):
         raise InvalidArgumentError(
             f"rows={dict(rows)!r}: give a number for each of the streams {', '.join(names)}"
+        )
+    if asked not in (None, *ROUTINGS):
+        raise InvalidArgumentError(
+            f"routing={asked!r} is unknown; give one of {', '.join(map(repr, ROUTINGS))}, or leave "
+            "it out"
+        )
+    if asked == "worksets":
+        check_local(options.state_dir, "routing='worksets'", "routing='biclique'")
+        words += "near rows lie in one bucket, and a row looks into those that may hold a partner"
+        return WorksetRouting.of(spec, buckets), words
+    by = next(iter(spec.keys.values()))
+    if asked is not None and (asked == "hash") != bool(len(spec.key_schema)):
+        raise InvalidArgumentError(
+            f"routing={asked!r} with by={by!r}: rows go by their hash where by names columns, and "
+            "to all buckets of the other side where it does not; leave routing out"
         )
     if len(spec.key_schema):
         keeps = frozenset(names) if spec.is_anti else frozenset()
@@ -169,3 +209,41 @@ def _fields(
     if spec.distance is not None:
         fields.append(T.StructField(spec.distance, T.DoubleType()))
     return fields
+
+
+def close_pairs(
+    streams: Mapping[str, DataFrame], on: str, options: OperatorOptions, pins: Mapping[str, str]
+) -> DataFrame | None:
+    """Build the inner join of two streams whose condition bounds a distance. None if a similarity
+    join does not answer it."""
+    spark = next(iter(streams.values())).sparkSession
+    asked = Inputs.of(spark, streams, {name: [] for name in streams})
+    schemas = {plan.name: plan.rows for plan in asked.plans}
+    similar = similar_condition(schemas, on)
+    if similar is None or not _is_compared_here(similar.spec, streams):
+        return None
+    inputs = Inputs.of(spark, streams, {name: list(similar.spec.keys[name]) for name in streams})
+    spec = replace(similar.spec, compared_as=inputs.key_schema)
+    buckets = options.buckets or default_buckets(spark)
+    routing, words = _routing(spec, None, None, buckets, options)
+    if isinstance(routing, BicliqueRouting):
+        options = replace(options, buckets=max(buckets, len(streams)))
+    joined = spec_operator(
+        spec,
+        inputs,
+        routing,
+        options,
+        operator="multiway_join",
+        explanation=words,
+        settings=with_pins({"condition": on, OTHER_CONDITIONS: list(similar.rest) or None}, pins),
+    )
+    columns = {name: frame.columns for name, frame in streams.items()}
+    return filtered(joined, columns, similar.rest)
+
+
+def _is_compared_here(spec: SimilaritySpec, streams: Mapping[str, DataFrame]) -> bool:
+    """Whether the compared columns are as Spark has them, and what compares them is installed."""
+    if spec.metric != LEVENSHTEIN:
+        return True
+    kinds = [streams[name].schema[column].dataType for name, column in spec.columns.items()]
+    return all(kind == T.StringType() for kind in kinds) and bool(find_spec("rapidfuzz"))

@@ -350,6 +350,11 @@ def any_condition(
         InvalidArgumentError: An option does not fit.
     """
     routing, hot_keys = skew.routing, skew.hot_keys
+    if routing == "worksets":
+        raise InvalidArgumentError(
+            "routing='worksets': only similarity_join stores near rows in one bucket; give another "
+            "one, or leave routing out"
+        )
     columns = {name: list(frame.schema.names) for name, frame in streams.items()}
     try:
         asked = asked_join(columns, on, how)

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from lsmstate.spark import State, metrics_of, similarity_join
+from lsmstate.spark import Skew, State, metrics_of, similarity_join
 from support.similar_cases import all_distances
 from support.spark_streams import FileStream, run_to_end
 
@@ -75,3 +75,103 @@ def test_pairs_are_those_of_brute_force_through_a_restart(
             assert row["distance"] == float(
                 np.sqrt(((np.array(row["a_v"]) - np.array(row["b_v"])) ** 2).sum())
             )
+
+
+@pytest.mark.spark
+@pytest.mark.stress
+@pytest.mark.parametrize("streams", [1, 2])
+def test_worksets_follow_rows_that_move_and_lose_no_pair(
+    spark: Any, tmp_path: Path, streams: int
+) -> None:
+    """Tables change every four micro-batches; the second start is a restart."""
+    rng = np.random.default_rng(streams)
+    names = ["a", "b"][:streams]
+    sources = {name: FileStream(tmp_path / name, DDL) for name in names}
+    fed: dict[str, list[pa.Table]] = {name: [] for name in names}
+    for start in range(2):
+        for at, (name, source) in enumerate(sources.items()):
+            tables = []
+            for k in range(7):
+                first = 100_000 * at + 10_000 * start + 100 * k
+                table = points(rng, first, 60)
+                moved = np.stack(table["v"].to_numpy(zero_copy_only=False)) + 2 * (7 * start + k)
+                tables.append(table.set_column(2, "v", pa.array(list(moved), SCHEMA.field(2).type)))
+            source.add(*tables)
+            fed[name] += tables
+        joined = similarity_join(
+            {name: source.read(spark) for name, source in sources.items()},
+            "a.v ~ b.v",
+            metric="l2",
+            threshold=float(np.sqrt(2)),
+            skew=Skew(routing="worksets"),
+            state=State(memory="16m", buckets=4),
+        )
+        query = run_to_end(joined, tmp_path / "checkpoint", tmp_path / "out")
+        metrics = metrics_of(query.lastProgress)
+        assert metrics is not None
+        # Rows look into few buckets: of a biclique each would be in four.
+        assert metrics.rows_in < 60 * len(names) * 3
+    rows = pq.read_table(tmp_path / "out").to_pylist()
+    found = [(row["a_id"], row["b_id"]) for row in rows]
+    tables = [pa.concat_tables(fed[name]) for name in names]
+    if streams == 1:
+        found = [(min(pair), max(pair)) for pair in found]
+    assert len(set(found)) == len(found)
+    assert set(found) == expected(tables[0], tables[1] if streams == 2 else None, by=False)
+
+
+@pytest.mark.spark
+@pytest.mark.stress
+@pytest.mark.parametrize(
+    ("condition", "is_index"),
+    [
+        ("a.tenant = b.tenant AND l2_distance(a.v, b.v) <= 1.5 AND a.id <> b.id - 1", True),
+        ("chebyshev_distance(a.v, b.v) < 1.5 AND a.tenant <> b.tenant", True),
+        ("vector_l2_distance(a.v, b.v) <= 1.5 AND a.tenant = b.tenant", True),
+        ("vector_cosine_similarity(a.v, b.v) > 0.99 AND a.tenant = b.tenant", True),
+        ("a.tenant = b.tenant AND (manhattan_distance(a.v, b.v) <= 1 OR a.id = b.id)", False),
+        ("a.id < b.id AND (l2_distance(a.v, b.v) <= 1 OR FALSE)", False),
+    ],
+)
+def test_distances_are_conditions(
+    spark: Any, tmp_path: Path, condition: str, is_index: bool
+) -> None:
+    from lsmstate.spark import explain_join, multiway_join
+
+    rng = np.random.default_rng(3)
+    sources, fed = {}, {}
+    for at, name in enumerate(("a", "b")):
+        sources[name] = FileStream(tmp_path / name, DDL)
+        fed[name] = points(rng, 1000 * at, 60)
+        sources[name].add(fed[name])
+    joined = multiway_join(
+        {name: source.read(spark) for name, source in sources.items()},
+        condition,
+        state=State(memory="16m", buckets=2),
+    )
+    assert ("pairs with" in str(explain_join(joined))) == is_index
+    run_to_end(joined, tmp_path / "checkpoint", tmp_path / "out")
+    rows = pq.read_table(tmp_path / "out").to_pylist()
+    found = {(row["a_id"], row["b_id"]) for row in rows}
+    assert len(found) == len(rows)
+    a, b = (np.array(fed[name]["v"].to_pylist()) for name in ("a", "b"))
+    ids = [fed[name]["id"].to_numpy() for name in ("a", "b")]
+    tenants = [fed[name]["tenant"].to_numpy() for name in ("a", "b")]
+    same = tenants[0][:, None] == tenants[1]
+    apart = all_distances("l2", a, b)
+    if condition.startswith("a.tenant = b.tenant AND l2"):
+        close = same & (apart <= 1.5) & (ids[0][:, None] != ids[1] - 1)
+    elif "chebyshev" in condition:
+        close = ~same & (all_distances("chebyshev", a, b) < 1.5)
+    elif "vector_l2" in condition:
+        close = same & (apart <= 1.5)
+    elif "cosine" in condition:
+        close = same & (1 - all_distances("cosine", a, b) > 0.99)
+        close[np.isnan(all_distances("cosine", a, b))] = False
+    elif "manhattan" in condition:
+        close = same & (all_distances("manhattan", a, b) <= 1)
+    else:
+        close = apart <= 1
+    expected_ids = {(int(ids[0][i]), int(ids[1][j])) for i, j in np.argwhere(close)}
+    assert found == expected_ids
+    assert found
