@@ -28,6 +28,7 @@ from lsmstate.joins.specs.one_key import output_names
 from lsmstate.joins.specs.similarity import LEVENSHTEIN, SimilaritySpec, with_time
 from lsmstate.joins.specs.similarity_condition import similar_condition
 from lsmstate.option_names import names_checked
+from lsmstate.spark_integration.catalyst.names import quoted
 from lsmstate.spark_integration.checkpoint.pinned_settings import OTHER_CONDITIONS, with_pins
 from lsmstate.spark_integration.columns.schemas import output_fields
 from lsmstate.spark_integration.joins.residual_filter import filtered
@@ -118,6 +119,7 @@ def similarity_join(
         )
     spark = session_of(streams, "stream", "join it afterwards: similarity_join(...).join({name})")
     names = {name: list(frame.columns) for name, frame in streams.items()}
+    given, streams = streams, {name: _with_arrays(frame) for name, frame in streams.items()}
     asked = Inputs.of(spark, streams, {name: [] for name in streams})
     schemas = {plan.name: plan.rows for plan in asked.plans}
     spec = SimilaritySpec.of(
@@ -142,7 +144,7 @@ def similarity_join(
         options = replace(options, buckets=max(buckets, len(streams)))
     output = T.StructType(_fields(spec, streams, names))
     kind = "worksets" if isinstance(routing, WorksetRouting) else None
-    return spec_operator(
+    joined = spec_operator(
         spec,
         inputs,
         routing,
@@ -152,6 +154,7 @@ def similarity_join(
         output=output,
         settings={"routing": kind},
     )
+    return _with_vectors(joined, output, spec, given)
 
 
 def _routing(
@@ -247,3 +250,35 @@ def _is_compared_here(spec: SimilaritySpec, streams: Mapping[str, DataFrame]) ->
         return True
     kinds = [streams[name].schema[column].dataType for name, column in spec.columns.items()]
     return all(kind == T.StringType() for kind in kinds) and bool(find_spec("rapidfuzz"))
+
+
+def _is_ml_vector(kind: T.DataType) -> bool:
+    return isinstance(kind, T.UserDefinedType) and type(kind).__name__ == "VectorUDT"
+
+
+def _with_arrays(frame: DataFrame) -> DataFrame:
+    """Vectors of Spark ML as arrays, under the same names."""
+    columns = [field.name for field in frame.schema if _is_ml_vector(field.dataType)]
+    if not columns:
+        return frame
+    from pyspark.ml.functions import vector_to_array
+
+    return frame.withColumns({name: vector_to_array(quoted(name)) for name in columns})
+
+
+def _with_vectors(
+    joined: DataFrame,
+    output: T.StructType,
+    spec: SimilaritySpec,
+    streams: Mapping[str, DataFrame],
+) -> DataFrame:
+    """The results, with vectors of Spark ML where the streams have them."""
+    first, *others = streams
+    sides = (first,) if spec.is_anti else (first, others[0] if others else first)
+    kinds = [field.dataType for name in sides for field in streams[name].schema]
+    found = [field.name for field, kind in zip(output, kinds, strict=False) if _is_ml_vector(kind)]
+    if not found:
+        return joined
+    from pyspark.ml.functions import array_to_vector
+
+    return joined.withColumns({name: array_to_vector(quoted(name)) for name in found})

@@ -175,3 +175,28 @@ def test_distances_are_conditions(
     expected_ids = {(int(ids[0][i]), int(ids[1][j])) for i, j in np.argwhere(close)}
     assert found == expected_ids
     assert found
+
+
+@pytest.mark.spark
+@pytest.mark.stress
+def test_vectors_of_spark_ml_come_in_and_out(spark: Any, tmp_path: Path) -> None:
+    from pyspark.ml.functions import array_to_vector
+    from pyspark.ml.linalg import Vector
+
+    source = FileStream(tmp_path / "a", DDL)
+    table = points(np.random.default_rng(4), 0, 40)
+    source.add(table)
+    frame = source.read(spark).withColumn("v", array_to_vector("v"))
+    joined = similarity_join(
+        {"a": frame},
+        "a.v ~ b.v",
+        metric="l2",
+        threshold=float(np.sqrt(2)),
+        state=State(memory="16m", buckets=2),
+    )
+    query = joined.writeStream.format("memory").queryName("ml_pairs").trigger(availableNow=True)
+    query.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
+    rows = spark.table("ml_pairs").collect()
+    found = {tuple(sorted((row["a_id"], row["b_id"]))) for row in rows}
+    assert found == expected(table, None, by=False)
+    assert all(isinstance(row["a_v"], Vector) for row in rows)
