@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from bench.baselines.cluster_join import ClusterJoin, JavaRandom, random_centroids
-from lsmstate.join import similarity_join
+from lsmstate.join import Time, similarity_join
 from lsmstate.joins.local.similarity.worksets import Bounds, Worksets
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.list_(pa.float64()))])
@@ -103,3 +103,40 @@ def test_random_numbers_are_those_of_java() -> None:
     """The first two of ``new Random(42).nextDouble()``."""
     numbers = JavaRandom(42)
     assert [numbers.double() for _ in range(2)] == [0.7275636800328681, 0.6832234717598454]
+
+
+@pytest.mark.parametrize("algorithm", ["pivots", "s3j"])
+def test_pivots_end_with_their_rows(algorithm: Any) -> None:
+    """Clusters that are elsewhere in each window."""
+    rng = np.random.default_rng(5)
+    schema = SCHEMA.append(pa.field("at", pa.timestamp("ms")))
+    windows, count = 6, 500
+    known, found, every = [], [], []
+    with similarity_join(
+        {"a": schema},
+        "a.v ~ b.v",
+        metric="l2",
+        threshold=0.3,
+        algorithm=algorithm,
+        time=Time(event_time={"a": "at"}, window="1 minute"),
+    ) as join:
+        for window in range(windows):
+            centres = rng.uniform(-5, 5, (20, 3)) + 100 * window
+            points = centres[rng.integers(0, 20, count)] + 0.05 * rng.standard_normal((count, 3))
+            every.append(points)
+            rows = [
+                {"id": window * count + at, "v": list(point), "at": 60_000 * window + at}
+                for at, point in enumerate(points)
+            ]
+            some = pa.RecordBatch.from_pylist(rows, schema=schema)
+            found += [(row["a_id"], row["b_id"]) for row in join.process("a", some).rows()]
+            list(join.advance(60_000_000 * window + 59_000_000))
+            known.append(join._join._joined._index.count)  # type: ignore[attr-defined]
+    assert known[-1] <= 2 * max(known[:2])
+    expected_pairs = {
+        (int(i) + at * count, int(j) + at * count)
+        for at, points in enumerate(every)
+        for i, j in np.argwhere(np.triu(Euclid().distances(points, points) <= 0.3, 1))
+    }
+    assert len(found) == len(set(found))
+    assert set(found) == expected_pairs
