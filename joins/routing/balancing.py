@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 Loads = npt.NDArray[np.float64]
-#: By workset the buckets of its shards.
+#: By workset the buckets of its shards, of which one may have several.
 Places = tuple[tuple[int, ...], ...]
 
 #: The most load of a shard, in parts of the average of a bucket.
@@ -81,8 +81,7 @@ def balanced(
     found: list[list[int]] = [[] for _ in places]
     for workset, bucket in zip(owners, moved, strict=True):
         found[workset].append(bucket)
-    # Two shards in one bucket are one.
-    return tuple(tuple(dict.fromkeys(own)) for own in found)
+    return tuple(map(tuple, found))
 
 
 def _moved(
