@@ -51,7 +51,7 @@ _OF_COLUMNS: Final = re.compile(r"\s*\w+\s*\(\s*[\w.`]+\s*,\s*[\w.`]+\s*\)\s*")
 _LOST: Final = 0.01
 #: Lengths whose squares float32 does not hold.
 _TINY: Final = 1e-15
-_FLIPPED: Final = {"<=": ">=", "<": ">", ">=": "<=", ">": "<"}
+_FLIPPED: Final[Mapping[str, str]] = {"<=": ">=", "<": ">", ">=": "<=", ">": "<"}
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,8 @@ def _bound(predicate: Expression) -> tuple[str, tuple[Column, Column], float, bo
     """The metric, the two columns and the largest distance of a conjunct such as
     ``l2_distance(a.v, b.v) <= 0.2``, and whether Spark has to decide."""
     match predicate:
-        case Compare(("<" | "<=" | ">" | ">=") as sign, left, right):
+        case Compare(written, left, right) if written in _FLIPPED:
+            sign: str = written
             if isinstance(left, Constant):
                 sign, left, right = _FLIPPED[sign], right, left
         case Between(left, Constant(int(low) | float(low)), right) if low <= 0:

@@ -142,7 +142,8 @@ def _distance_udf(name: str) -> Any:
     def of_pairs(a: pa.Array, b: pa.Array) -> pa.Array:
         return distances(name, [a, b])
 
-    return F.arrow_udf(of_pairs, "double")
+    # Its stub is missing in PySpark.
+    return F.arrow_udf(of_pairs, "double")  # type: ignore[attr-defined]
 
 
 def check_evaluated_here(

@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from typing import Any, Final
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from lsmstate.errors import InvalidArgumentError
@@ -36,8 +37,8 @@ from lsmstate.spark_integration.joins.spec_operator import spec_operator
 from lsmstate.spark_integration.joins.watermarks import watermark_columns
 from lsmstate.spark_integration.plan.inputs import Inputs, session_of
 from lsmstate.spark_integration.plan.options import OperatorOptions
-from lsmstate.spark_integration.skew.checks import check_local
 from lsmstate.spark_integration.stateful_operator.build import default_buckets
+from lsmstate.state_location import local_path
 
 OPERATOR: Final = "similarity_join"
 #: What ``Skew.routing`` may be.
@@ -176,7 +177,11 @@ def _routing(
             "it out"
         )
     if asked == "worksets":
-        check_local(options.state_dir, "routing='worksets'", "routing='biclique'")
+        if options.state_dir is not None and local_path(options.state_dir) is None:
+            raise InvalidArgumentError(
+                f"routing='worksets' needs its tables in a local directory, not in "
+                f"{options.state_dir}; name one with state_dir, or leave routing out"
+            )
         words += "near rows lie in one bucket, and a row looks into those that may hold a partner"
         return WorksetRouting.of(spec, buckets), words
     by = next(iter(spec.keys.values()))
@@ -263,7 +268,7 @@ def _with_arrays(frame: DataFrame) -> DataFrame:
         return frame
     from pyspark.ml.functions import vector_to_array
 
-    return frame.withColumns({name: vector_to_array(quoted(name)) for name in columns})
+    return frame.withColumns({name: vector_to_array(F.col(quoted(name))) for name in columns})
 
 
 def _with_vectors(
@@ -281,4 +286,4 @@ def _with_vectors(
         return joined
     from pyspark.ml.functions import array_to_vector
 
-    return joined.withColumns({name: array_to_vector(quoted(name)) for name in found})
+    return joined.withColumns({name: array_to_vector(F.col(quoted(name))) for name in found})

@@ -10,7 +10,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -162,9 +162,9 @@ def _blocks(stretches: Stretches, groups: Groups) -> _Blocks:
     some = np.flatnonzero(sure > begin)
     if not len(some):
         return open_blocks
-    certain = (every[some], first[some], stop[some], begin[some], sure[some])
-    both = zip(open_blocks, (*certain, np.ones(len(some), np.bool_)), strict=True)
-    return _Blocks(*map(np.concatenate, both))
+    certain = [every[some], first[some], stop[some], begin[some], sure[some]]
+    parts: list[Any] = [*certain, np.ones(len(some), np.bool_)]
+    return _Blocks(*map(np.concatenate, zip(open_blocks, parts, strict=True)))
 
 
 def _placed(

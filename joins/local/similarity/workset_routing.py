@@ -211,7 +211,7 @@ class WorksetRouting:
             return 0
         most = min(_PIVOTS_PER_BUCKET * self.buckets, _MOST_PIVOTS)
         most = min(most, max(2 * self.buckets, _MOST_NUMBERS // points.shape[1]))
-        return min(most, len(points) // _ROWS_PER_PIVOT)
+        return int(min(most, len(points) // _ROWS_PER_PIVOT))
 
     def next_table(
         self, table: WorksetTable, observed: Sequence[SeenWorksets], micro_batch: int

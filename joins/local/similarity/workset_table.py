@@ -74,7 +74,7 @@ class WorksetTable:
 
     def nearest(self, distances: Distances) -> Numbers:
         """Of rows by their distances from the pivots, the place of the nearest."""
-        return distances.argmin(axis=1).astype(np.int64)
+        return np.asarray(distances.argmin(axis=1), np.int64)
 
     def stored(self, nearest: Numbers, contents: npt.NDArray[np.uint64]) -> Numbers:
         """The bucket that stores each row. Equal rows have one."""
