@@ -54,6 +54,9 @@ _ROWS_PER_PIVOT: Final = 8
 _DRIFT: Final = 1.5
 #: Most of the pairs that may be left for pivots to be worth it: rings cost more a pair than tiles.
 _WORTH: Final = 0.25
+#: They are chosen anew when so many times the rows have come, by so many rows of a batch.
+_AGAIN: Final = 4
+_CHOSEN_BY: Final = 1024
 #: Rows that are looked at for that, and stored rows that a row is taken to be compared with.
 _SAMPLE: Final = 128
 _STORED_ROWS: Final = 50_000
@@ -136,7 +139,7 @@ class Pivots(OnePlace):
         """Add pivots: when enough rows came, when many more came since, and when they lie far from
         those there are."""
         coming = self._seen + len(points)
-        if coming >= max(_FIRST_ROWS, 2 * self._tried) and self.count < MOST_PIVOTS:
+        if coming >= max(_FIRST_ROWS, _AGAIN * self._tried) and self.count < MOST_PIVOTS:
             self._choose(points)
         elif self._pivots.points is not None:
             some = points[:: max(1, len(points) // _SAMPLE)]
@@ -153,7 +156,8 @@ class Pivots(OnePlace):
             return
         self._tried = self._seen + len(points)
         self._pivots.remember((float(self._tried), self._pivots.common[1]))
-        distances = self._space.distances(points, pivots)
+        some = points[:: -(-len(points) // _CHOSEN_BY)]
+        distances = self._space.distances(some, pivots)
         self.compared += distances.size
         between = self._space.distances(pivots, pivots)
         costs = []

@@ -23,7 +23,7 @@ Numbers = npt.NDArray[np.int64]
 Orders = npt.NDArray[np.float64]
 
 #: Stored rows whose orders are looked at together: so many that they span a part of the reach.
-_LEAST_ROWS: Final = 64
+_LEAST_ROWS: Final = 32
 _MOST_ROWS: Final = 256
 _BLOCK_PARTS: Final = 8
 
