@@ -367,7 +367,18 @@ class WorksetObserver:
         self._sample: dict[int, Matrix] = {}
         self._codecs: dict[str, RowCodec] = {}
 
-    def add(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch) -> None:
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """None."""
+        return {}
+
+    def add(
+        self,
+        stream: str,
+        rows: pa.RecordBatch,
+        keys: pa.RecordBatch,
+        role: Role = Role.STORE,
+    ) -> None:
         """Note rows that are stored. Cost: the distances from the pivots."""
         places, points = self._routing.points_of(stream, rows, self._table)
         if not len(places):
