@@ -136,10 +136,10 @@ def _blocks(stretches: Stretches, groups: Groups) -> _Blocks:
     """The stretches, cut into blocks whose rows have orders that are close to each other."""
     starts, stops = groups.starts[stretches.groups], groups.starts[stretches.groups + 1]
     if stretches.orders is None or groups.orders is None:
-        certain = np.zeros(len(starts), np.bool_)
+        is_certain = np.zeros(len(starts), np.bool_)
         if groups.is_certain is not None:
-            certain = groups.is_certain[stretches.groups]
-        return _Blocks(stretches.groups, stretches.first, stretches.stop, starts, stops, certain)
+            is_certain = groups.is_certain[stretches.groups]
+        return _Blocks(stretches.groups, stretches.first, stretches.stop, starts, stops, is_certain)
     lengths = stretches.stop - stretches.first
     spans = stretches.orders[np.maximum(stretches.stop - 1, 0)] - stretches.orders[stretches.first]
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -162,9 +162,9 @@ def _blocks(stretches: Stretches, groups: Groups) -> _Blocks:
     some = np.flatnonzero(sure > begin)
     if not len(some):
         return open_blocks
-    certain = [every[some], first[some], stop[some], begin[some], sure[some]]
-    parts: list[Any] = [*certain, np.ones(len(some), np.bool_)]
-    return _Blocks(*map(np.concatenate, zip(open_blocks, parts, strict=True)))
+    certain: list[Any] = [every[some], first[some], stop[some], begin[some], sure[some]]
+    certain.append(np.ones(len(some), np.bool_))
+    return _Blocks(*map(np.concatenate, zip(open_blocks, certain, strict=True)))
 
 
 def _placed(
