@@ -57,6 +57,8 @@ _WORTH: Final = 0.25
 #: They are chosen anew when so many times the rows have come, by so many rows of a batch.
 _AGAIN: Final = 4
 _CHOSEN_BY: Final = 1024
+#: Sets of pivots of one size that are tried.
+_TRIED: Final = 4
 #: Rows that are looked at for that, and stored rows that a row is taken to be compared with.
 _SAMPLE: Final = 128
 _STORED_ROWS: Final = 50_000
@@ -160,16 +162,21 @@ class Pivots(OnePlace):
         distances = self._space.distances(some, pivots)
         self.compared += distances.size
         between = self._space.distances(pivots, pivots)
+        self.compared += between.size
         costs = []
         for count in sorted({min(count, len(pivots)) for count in CHOICES}):
-            left = self._left(distances[:, :count], between[:count, :count])
-            costs.append((count + left * _STORED_ROWS, count, left))
-        _, count, left = min(costs)
+            # Several sets of this size, for some random ones are better than others.
+            for first in range(0, min(len(pivots) - count + 1, _TRIED * count), count):
+                part = slice(first, first + count)
+                left = self._left(distances[:, part], between[part, part])
+                costs.append((count + left * _STORED_ROWS, left, first, count))
+        _, left, first, count = min(costs)
         if (not self._is_chosen and left > _WORTH) or count <= 2 * self.count:
             return
-        self._usual = float(np.quantile(distances[:, :count].min(axis=1), 0.9))
+        part = slice(first, first + count)
+        self._usual = float(np.quantile(distances[:, part].min(axis=1), 0.9))
         self._pivots.remember((float(self._tried), self._usual))
-        self._add(pivots[: count - self.count])
+        self._add(pivots[part][: count - self.count])
 
     def _left(self, distances: Distances, between: Distances) -> float:
         """Which part of the pairs of a sample would be compared."""
