@@ -94,7 +94,9 @@ def test_worksets_follow_rows_that_move_and_lose_no_pair(
             for k in range(7):
                 first = 100_000 * at + 10_000 * start + 100 * k
                 table = points(rng, first, 60)
-                moved = np.stack(table["v"].to_numpy(zero_copy_only=False)) + 2 * (7 * start + k)
+                # Far apart as seen from the threshold, and again where others were.
+                moved = 8 * np.stack(table["v"].to_numpy(zero_copy_only=False))
+                moved = (moved + 16 * (7 * start + k)).astype(np.float32)
                 tables.append(table.set_column(2, "v", pa.array(list(moved), SCHEMA.field(2).type)))
             source.add(*tables)
             fed[name] += tables
