@@ -194,7 +194,8 @@ function bucketTable(found) {
     make("div", { id: "levels" }, make("p", { class: "note" }, "Choose a bucket to see its levels.")));
 }
 
-function levelName(level) { return level > 1000 ? "bottom" : String(level); }
+// BOTTOM_LEVEL of the picker of compactions.
+function levelName(level) { return level === 63 ? "bottom" : String(level); }
 
 function levels(state) {
   const rows = (state.levels ?? []).map((each) => ({
@@ -224,7 +225,8 @@ async function chooseBucket(bucket) {
 }
 
 function settings(found) {
-  const rows = Object.entries(found.settings ?? {}).map(([name, value]) => ({
+  const told = Object.entries(found.settings ?? {});
+  const rows = told.filter(([name, value]) => value != null && name !== "adopted").map(([name, value]) => ({
     cells: [name, typeof value === "string" ? value : JSON.stringify(value)],
   }));
   return rows.length ? section("Settings", "settings", table([["name"], ["value", "wrap"]], rows)) : null;
