@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -187,6 +187,18 @@ class TimedThetaSpec(TimedSpec):
     """An inner join by any condition that knows of event time."""
 
     joined: ThetaSpec
+    sides: ClassVar[None] = None
+    operations: ClassVar[Mapping[str, str]] = {}
+    emits_changes: ClassVar[bool] = False
+
+    @property
+    def theta(self) -> ThetaSpec:
+        """The condition."""
+        return self.joined
+
+    def explained(self) -> tuple[str, ...]:
+        """How each part of the condition is used."""
+        return self.joined.explained()
 
 
 def create_timed(

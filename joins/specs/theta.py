@@ -118,6 +118,15 @@ class ThetaSpec:
     on: str
     """Its conjuncts as SQL, joined by AND."""
     event_time: ClassVar[None] = None
+    sides: ClassVar[None] = None
+    """What inner joins do not have: a preserved side."""
+    operations: ClassVar[Mapping[str, str]] = {}
+    emits_changes: ClassVar[bool] = False
+
+    @property
+    def theta(self) -> "ThetaSpec":
+        """The condition, as all joins by any condition have it."""
+        return self
 
     @classmethod
     def create(cls, streams: Mapping[str, pa.Schema], on: str) -> "ThetaSpec":

@@ -121,11 +121,7 @@ def _inner(spec: ThetaSpec, told: TimeOptions) -> ThetaSpec | TimedThetaSpec:
 def finds_fewer(found: AnySpec) -> bool:
     """Whether rows of each stream are found by an equality, and by a range inside its key; of joins
     that are not inner a range other than a time interval."""
-    if isinstance(found, ThetaSpec):
-        return _has_narrow_range(found)
-    if not isinstance(found, ThetaChangeSpec) or found.sides.bounds:
-        return False
-    return _has_narrow_range(found.sides.theta)
+    return found.event_time is None and _has_narrow_range(found.theta)
 
 
 def is_outer(how: How) -> bool:

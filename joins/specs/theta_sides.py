@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -155,9 +155,14 @@ class ThetaChangeSpec:
         return spec
 
     @property
+    def theta(self) -> ThetaSpec:
+        """The condition."""
+        return self.sides.theta
+
+    @property
     def streams(self) -> Mapping[str, pa.Schema]:
         """The streams as they are stored."""
-        return self.sides.theta.streams
+        return self.theta.streams
 
     @cached_property
     def output_schema(self) -> pa.Schema:
@@ -227,6 +232,8 @@ class ThetaFinalSpec:
     event_time: EventTime
     waits_us: Mapping[str, int]
     """By counted stream, how long after its event time a row waits for a partner."""
+    operations: ClassVar[Mapping[str, str]] = {}
+    emits_changes: ClassVar[bool] = False
 
     @classmethod
     def of(cls, sides: ThetaSides, told: TimeOptions) -> "ThetaFinalSpec":
@@ -236,9 +243,14 @@ class ThetaFinalSpec:
         return cls(sides, sides.timing(told, FINAL), waits)
 
     @property
+    def theta(self) -> ThetaSpec:
+        """The condition."""
+        return self.sides.theta
+
+    @property
     def streams(self) -> Mapping[str, pa.Schema]:
         """The columns of each stream."""
-        return self.sides.theta.streams
+        return self.theta.streams
 
     @property
     def output_schema(self) -> pa.Schema:

@@ -34,7 +34,7 @@ from lsmstate.joins.specs.theta_choice import (
     finds_fewer,
     made_spec,
 )
-from lsmstate.joins.specs.theta_sides import ThetaChangeSpec, ThetaFinalSpec
+from lsmstate.joins.specs.theta_sides import ThetaFinalSpec, ThetaSides
 from lsmstate.joins.specs.typed_condition import How
 from lsmstate.spark_integration.checkpoint.pinned_settings import (
     KEPT,
@@ -110,24 +110,25 @@ class ThetaRequest:
         spec = self._spec(rows, here, residual)
         times = watermarked(rows, self.streams)
         warn_of_kept_rows(rows, self.asked.condition, times, watermark_missing, depth=1)
-        theta, is_changing = theta_of(spec), isinstance(spec, ThetaChangeSpec)
+        theta = spec.theta
         kind, routing = self._routing(spec, self.options.buckets or default_buckets(spark))
-        pinned = pinned_conditions(residual, self.streams) if is_changing else {}
+        pinned: Mapping[str, Any] = {OTHER_CONDITIONS: list(residual) or None}
+        if spec.sides is not None:
+            pinned = pinned_conditions(residual, self.streams)
         settings = {
             # A later start is refused by the first that differs: what the caller wrote comes first.
             "streams": list(self.streams),
             "condition": theta.on,
             **pinned_inputs(inputs, self.options),
             **_type_settings(spec),
-            **(pinned or {OTHER_CONDITIONS: list(residual) or None}),
+            **pinned,
             KEPT: described(spec.event_time),
             SKEW: None,
             "routing": kind,
             "forced shares": dict(self.skew.shares) if self.skew.shares is not None else None,
         }
-        explained = spec if isinstance(spec, ThetaChangeSpec | ThetaFinalSpec) else theta
-        lines = [*explained.explained(), *(f"condition {c}: left to Spark" for c in residual)]
-        if isinstance(spec, ThetaChangeSpec) and spec.emits_changes:
+        lines = [*spec.explained(), *(f"condition {c}: left to Spark" for c in residual)]
+        if spec.emits_changes:
             lines.append(f"results: column {OPERATION!r} is +I for a new one, -D for a retracted")
         if spec.event_time is not None:
             lines.append(explained_time(spec.event_time))
@@ -137,7 +138,7 @@ class ThetaRequest:
             "\n".join(lines),
         )
         late = LateRows.of(inputs.plans, spec.event_time, self.time.late_batches)
-        if isinstance(spec, ThetaChangeSpec | ThetaFinalSpec):
+        if spec.sides is not None:
             plan = late.added_to(plan)
             function = run_join(
                 spec,
@@ -146,7 +147,7 @@ class ThetaRequest:
                 late=late,
                 most_results=self.most_results,
             )
-            joined = stateful_operator(plan, inputs, function, self._typed_output(spec))
+            joined = stateful_operator(plan, inputs, function, self._typed_output(spec, spec.sides))
             columns = {name: schema.names for name, schema in spec.streams.items()}
             return filtered(joined, columns, residual, others=[OPERATION], takes_back=True)
         columns = {n: f.columns for n, f in self.streams.items()}
@@ -204,18 +205,16 @@ class ThetaRequest:
             refuse_result_time(time.result_time)
         return spec
 
-    def _typed_output(self, spec: ThetaChangeSpec | ThetaFinalSpec) -> T.StructType:
+    def _typed_output(self, spec: AnySpec, sides: ThetaSides) -> T.StructType:
         """The columns of the result as Spark sees them."""
-        operations = spec.operations if isinstance(spec, ThetaChangeSpec) else {}
         stored = {
             name: T.StructType(
-                [f for f in self.streams[name].schema if f.name != operations.get(name)]
+                [f for f in self.streams[name].schema if f.name != spec.operations.get(name)]
             )
-            for name in spec.sides.shown
+            for name in sides.shown
         }
-        emits = isinstance(spec, ThetaChangeSpec) and spec.emits_changes
-        fields = [T.StructField(OPERATION, T.StringType(), False)] if emits else []
-        return T.StructType([*fields, *joined_fields(stored, spec.sides.nullable)])
+        fields = [T.StructField(OPERATION, T.StringType(), False)] if spec.emits_changes else []
+        return T.StructType([*fields, *joined_fields(stored, sides.nullable)])
 
     def _split(self, rows: Mapping[str, pa.Schema]) -> tuple[list[str], tuple[str, ...]]:
         """The conjuncts that are evaluated here just as by Spark, and those that Spark filters.
@@ -239,7 +238,7 @@ class ThetaRequest:
         return here, tuple(residual)
 
     def _routing(self, spec: AnySpec, buckets: int) -> tuple[str, Routing]:
-        theta = theta_of(spec)
+        theta, sides = spec.theta, spec.sides
         given = self.skew.rows or {}
         for name in given:
             theta.check_stream(name)
@@ -247,7 +246,6 @@ class ThetaRequest:
         rows = {name: given.get(name, largest) for name in theta.streams}
         equal = theta.equal_parts()
         common = [each for each in equal if len(each) == len(rows)]
-        sides = spec.sides if isinstance(spec, ThetaChangeSpec | ThetaFinalSpec) else None
         is_typed, counted = sides is not None, sides.counted if sides is not None else ()
         default = _chosen(len(rows), buckets, has_common=bool(common), is_typed=is_typed)
         kind = self.skew.routing or default
@@ -280,9 +278,7 @@ class ThetaRequest:
         routing = ThetaRouting(graph, choose(graph, buckets, self.skew.shares), parts)
         if sides is not None:
             alone = frozenset(name for name in rows if sides.shows_alone(name))
-            routing = replace(routing, routes_null_keys=alone)
-        if isinstance(spec, ThetaChangeSpec):
-            routing = replace(routing, operations=spec.operations)
+            routing = replace(routing, routes_null_keys=alone, operations=spec.operations)
         return kind, routing
 
     def _check_stores_once(self, kind: str, is_typed: bool) -> None:
@@ -299,18 +295,12 @@ class ThetaRequest:
             )
 
 
-def theta_of(spec: AnySpec) -> ThetaSpec:
-    """Its condition."""
-    if isinstance(spec, ThetaChangeSpec | ThetaFinalSpec):
-        return spec.sides.theta
-    return spec.joined if isinstance(spec, TimedThetaSpec) else spec
-
-
 def _type_settings(spec: AnySpec) -> dict[str, Any]:
     """What the checkpoint pins of types of joins and of changelogs."""
-    if not isinstance(spec, ThetaChangeSpec | ThetaFinalSpec):
+    sides = spec.sides
+    if sides is None:
         return change_settings(None)
-    told, sides = spec.described(), spec.sides
+    told = spec.described()
     return {
         "joins other than inner": None if sides.kind == "inner" else told["joins"],
         "changelog inputs": told["changelogs"] or None,
@@ -390,7 +380,7 @@ def _finds_fewer(
     try:
         rows = {name: arrow_schema(name, frame.schema) for name, frame in streams.items()}
         spec = made_spec(rows, asked, emit, changes, TimeOptions({}, {}, "drop"))
-        theta = theta_of(spec)
+        theta = spec.theta
         check_evaluated_here([PairCondition(each) for each in theta.conjuncts], streams)
     except InvalidArgumentError:
         return False  # the join by keys leaves more to Spark, and tells what does not fit
