@@ -168,7 +168,7 @@ class SpecJoin:
             return self._unfinished
 
     def _watermark_us(self, call: str, watermark: datetime | int) -> int:
-        if isinstance(watermark, int) and not isinstance(watermark, bool):
+        if isinstance(watermark, int):
             return watermark
         timing = self.spec.event_time
         if timing is None or not timing.columns:

@@ -108,13 +108,12 @@ def _bound(low: Expression, high: Expression, *, is_strict: bool) -> Bound | Non
     found = sums[0].plus(sums[1], -1)
     if len(found.added) != 1 or len(found.subtracted) != 1 or found.added == found.subtracted:
         return None
-    (later,), (earlier,) = found.added, found.subtracted
-    slide_us = 0
-    if isinstance(earlier, _Start):
-        earlier, slide_us = earlier.column, earlier.slide_us
-    if isinstance(later, _Start) or later == earlier:
+    (later,), (before,) = found.added, found.subtracted
+    start = before if isinstance(before, _Start) else _Start(before, 0)
+    if isinstance(later, _Start) or later == start.column:
         return None
-    return Bound(later, earlier, -found.length_us, is_strict, found.has_days, slide_us)
+    most_us = -found.length_us
+    return Bound(later, start.column, most_us, is_strict, found.has_days, start.slide_us)
 
 
 def _sum(expression: Expression) -> _Sum | None:

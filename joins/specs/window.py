@@ -9,6 +9,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -38,7 +39,7 @@ class TimeWindow:
 
 def time_window(given: object) -> TimeWindow:
     """The windows that a user asked for. InvalidArgumentError if they are none."""
-    parts = given if isinstance(given, list | tuple) else [given]
+    parts: Sequence[Any] = given if isinstance(given, list | tuple) else [given]
     if not 1 <= len(parts) <= 2 or not all(isinstance(part, str | timedelta) for part in parts):
         raise InvalidArgumentError(
             f'window={given!r}: give the length of windows, as in "10 minutes", or their length '

@@ -241,7 +241,7 @@ def _column_of(found: pa.RecordBatch | Picked, schema: pa.Schema, name: str) -> 
 
 def _at(found: _Found, holds: npt.NDArray[np.bool_]) -> _Found:
     if isinstance(found, pa.RecordBatch):
-        return found.filter(pa.array(holds))
+        return found.filter(pa.array(holds))  # type: ignore[no-any-return]
     return found.at(np.flatnonzero(holds))
 
 
