@@ -147,11 +147,11 @@ def streaming_sql(
     time: Time = TIME,
     state: State = STATE,
 ) -> MultiwayQuery:
-    """Run SQL over streaming views, with its inner equi-joins merged into one operator.
+    """Run SQL over streaming views, with its inner joins merged into one operator.
 
-    Joins of streams that equalities link become one ``multiway_join`` over the full history.
-    Filters, projections, aliases, views and common table expressions may stand between them. All
-    else stays as Spark planned it.
+    Inner joins of streams become one ``multiway_join`` over the full history, with an equality or
+    without. Filters, projections, aliases, views and common table expressions may stand between
+    them. All else stays as Spark planned it.
 
     Spark allows one such operator in a query. It serves all groups of joins that a UNION ALL
     combines, or the largest group. The branches of the UNION ALL must be joins under filters and
@@ -221,7 +221,7 @@ def to_multiway(
     time: Time = TIME,
     state: State = STATE,
 ) -> MultiwayQuery:
-    """Merge the inner equi-joins of a streaming DataFrame into one operator.
+    """Merge the inner joins of a streaming DataFrame into one operator.
 
     It does for a DataFrame that was built with ``join``, ``where`` and so on what ``streaming_sql``
     does for SQL.

@@ -27,6 +27,8 @@ class Column:
 @dataclass(frozen=True)
 class Literal:
     value: Hashable
+    sql: str | None = field(default=None, compare=False, repr=False)
+    """As SQL, where a condition of a multi-way join can have it."""
 
     def __str__(self) -> str:
         return repr(self.value)
@@ -80,8 +82,9 @@ class Opaque:
     ``subquery``: holds a plan of its own, whose outer columns are the arguments; it stays above
     multi-way joins. ``eager``: evaluated for every row, even those for which a condition around it
     asks for another value, as Spark does with functions in Python. ``serial`` tells apart those of
-    one name that may differ in what is not known; it is not shown. ``handle`` is whatever the
-    front end needs to find its own expression again.
+    one name that may differ in what is not known; it is not shown. ``widens``: a cast that keeps
+    every value and their order, as from INT to BIGINT. ``handle`` is whatever the front end needs
+    to find its own expression again.
     """
 
     name: str
@@ -90,6 +93,7 @@ class Opaque:
     volatile: bool = False
     subquery: bool = False
     eager: bool = False
+    widens: bool = field(default=False, compare=False, repr=False)
     handle: object = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:

@@ -1,7 +1,9 @@
-"""A conversion as text: the plan before, the plan after, and what became of each join."""
+"""A conversion as text: the plan before, the plan after, what became of each join, and how each
+condition is used."""
 
 from collections.abc import Mapping
 
+from lsmstate.joins.plan.conditions import conjuncts
 from lsmstate.joins.plan.join_tree import (
     Alias,
     Filter,
@@ -12,6 +14,7 @@ from lsmstate.joins.plan.join_tree import (
     Project,
     Source,
     is_streaming,
+    parents_first,
 )
 from lsmstate.joins.plan.tsc import Conversion
 
@@ -30,7 +33,33 @@ def explain(conversion: Conversion) -> str:
         parts += ["After", draw(conversion.after), ""]
     else:
         parts += ["After: unchanged, no join was merged", ""]
-    return "\n".join([*parts, "Joins", *(f"  {verdict}" for verdict in verdicts)])
+    parts += ["Joins", *(f"  {verdict}" for verdict in verdicts)]
+    uses = [line for node in parents_first(conversion.after) for line in _uses(node)]
+    if uses:
+        parts += ["", "Conditions", *(f"  {line}" for line in uses)]
+    return "\n".join(parts)
+
+
+def _uses(node: Node) -> list[str]:
+    """How each condition of a multi-way join is used, and what it costs."""
+    if isinstance(node, Filter) and isinstance(node.input, MultiJoin):
+        of = node.input.group
+        return [
+            f"{part}: left to Spark, which evaluates it on each result of group {of}"
+            for part in conjuncts(node.condition)
+        ]
+    if not isinstance(node, MultiJoin):
+        return []
+    of = node.group
+    lines = [f"{key}: a key of group {of}; a new row reads its equal rows" for key in node.keys]
+    lines += [f"{each}: evaluated by the operator of group {of}" for each in node.conditions]
+    for below in node.inputs:
+        if isinstance(below, Filter):
+            lines += [
+                f"{part}: filters an input of group {of}, each row once, before it is stored"
+                for part in conjuncts(below.condition)
+            ]
+    return lines
 
 
 def draw(plan: Node, numbers: Mapping[Join, int] | None = None) -> str:
@@ -78,4 +107,8 @@ def _line(node: Node, numbers: Mapping[Join, int]) -> str:
             return node.name
         case MultiJoin():
             keys = "; ".join(f"[{key}]" for key in node.keys)
-            return f"MultiJoin {node.group} of {len(node.inputs)} inputs, keys {keys}"
+            shown = [f"keys {keys}"] if keys else []
+            if node.conditions:
+                shown.append(f"conditions {'; '.join(f'[{each}]' for each in node.conditions)}")
+            of = f"MultiJoin {node.group} of {len(node.inputs)} inputs"
+            return ", ".join([of, *shown])

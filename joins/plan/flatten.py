@@ -2,11 +2,13 @@
 
 - A condition on one input goes to that input.
 - An equality of two inputs goes to a key class.
+- Where key classes do not link all inputs, other conditions on several inputs belong to the join,
+  if it can evaluate them (``known_condition``).
 - All else (other comparisons, ``<=>``, volatile parts, subqueries) becomes a filter above.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from lsmstate.joins.plan.conditions import (
     Column,
@@ -30,6 +32,7 @@ from lsmstate.joins.plan.join_tree import (
     Project,
     filtered,
 )
+from lsmstate.joins.plan.known_condition import is_known
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,8 @@ class FlatGroup:
 
     leaves: tuple[Node, ...]
     keys: tuple[KeyClass, ...]
+    conditions: tuple[Expression, ...]
+    """On several leaves, of the join itself; none where key classes link all leaves."""
     leaf_filters: tuple[Expression | None, ...]
     above: Expression | None
     """Applied to the combinations."""
@@ -48,7 +53,8 @@ class FlatGroup:
 
     def multi_join(self, group: int) -> MultiJoin:
         inputs = map(filtered, self.leaves, self.leaf_filters)
-        return MultiJoin(tuple(inputs), self.keys, group)
+        is_linked = self.unlinked_join() is None
+        return MultiJoin(tuple(inputs), self.keys, group, self.conditions, is_linked)
 
     def unlinked_join(self) -> Join | None:
         """The lowest join no key class of the group reaches across, directly or by others.
@@ -72,14 +78,24 @@ def flatten(
     gathering = _Gathering(members, leaf)
     values = gathering.gather(root)
     handed_out = _hand_out(gathering.conditions, gathering.owners, len(gathering.leaves))
-    return FlatGroup(
+    flat = FlatGroup(
         tuple(gathering.leaves),
         handed_out.keys,
+        (),
         tuple(all_of(parts) for parts in handed_out.leaf_filters),
         all_of(handed_out.above),
         values,
         tuple(gathering.spans),
     )
+    return flat if flat.unlinked_join() is None else _with_conditions(flat, handed_out.above)
+
+
+def _with_conditions(flat: FlatGroup, above: list[Expression]) -> FlatGroup:
+    """The group, whose join evaluates what it can of the conditions above it."""
+    places = {c: place for place, node in enumerate(flat.leaves) for c in node.columns}
+    known = [part for part in above if is_known(part, places)]
+    rest = [part for part in above if part not in known]
+    return replace(flat, conditions=tuple(known), above=all_of(rest))
 
 
 @dataclass

@@ -149,15 +149,21 @@ class KeyClass:
 
 @dataclass(frozen=True, eq=False)
 class MultiJoin:
-    """All combinations of one row of each input in which every key class is equal.
+    """All combinations of one row of each input in which every key class is equal, and every
+    condition is true.
 
-    Every input is linked to all others by key classes, directly or by way of further inputs.
+    Without conditions, every input is linked to all others by key classes, directly or by way of
+    further inputs.
     """
 
     inputs: tuple["Node", ...]
     keys: tuple[KeyClass, ...]
     group: int
     """Which group of the plan it stands for, counted from 1."""
+    conditions: tuple[Expression, ...] = ()
+    """On columns of several inputs; none where key classes link all inputs."""
+    is_linked: bool = True
+    """Whether key classes link all inputs."""
 
     @cached_property
     def columns(self) -> tuple[Column, ...]:
@@ -167,6 +173,20 @@ class MultiJoin:
     def common_keys(self) -> tuple[KeyClass, ...]:
         """The classes with a member of every input."""
         return tuple(key for key in self.keys if len(key.members) == len(self.inputs))
+
+    @cached_property
+    def unconnected(self) -> tuple[int, ...]:
+        """Positions of the inputs that neither keys nor conditions connect to the first one."""
+        near = [{place for place, _ in key.members} for key in self.keys]
+        for condition in self.conditions:
+            read = columns_of(condition)
+            near.append(
+                {place for place, node in enumerate(self.inputs) if read & set(node.columns)}
+            )
+        reached = {0}
+        for _ in self.inputs:
+            reached = reached.union(*(places for places in near if places & reached))
+        return tuple(place for place in range(len(self.inputs)) if place not in reached)
 
 
 Node = Source | Join | Filter | Project | Alias | Other | MultiJoin

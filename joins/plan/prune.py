@@ -1,9 +1,11 @@
 """Columns that nothing above a multi-way join reads do not enter it: it would store them for ever.
 
-A key that has to be computed is computed below the join and stored as a column.
+A key that has to be computed is computed below the join and stored as a column. So is what a
+condition of the join has of one input, unless the join can compute it.
 """
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Final
 
 from lsmstate.joins.plan.conditions import Column, Expression, columns_of
@@ -19,6 +21,7 @@ from lsmstate.joins.plan.join_tree import (
     Source,
     with_inputs,
 )
+from lsmstate.joins.plan.known_condition import MakesColumn, prepared
 
 #: What a computed key is called, before a number.
 _KEY: Final = "key_"
@@ -66,23 +69,39 @@ def _pruned_below(node: Other, child: Node) -> Node:
 
 
 def _pruned_join(join: MultiJoin, wanted: frozenset[Column]) -> MultiJoin:
-    inputs: list[Project] = []
     computed: dict[tuple[int, Expression], Column] = {}
     names = _key_names()
+
+    def column_of(place: int, value: Expression) -> Column:
+        if isinstance(value, Column):
+            return value
+        if (place, value) not in computed:
+            computed[place, value] = next(names)
+        return computed[place, value]
+
+    by_input = sorted((member for key in join.keys for member in key.members), key=lambda m: m[0])
+    for member in by_input:  # numbered by input, which checkpoints keep
+        column_of(*member)
+    classes = [[(at, column_of(at, value)) for at, value in key.members] for key in join.keys]
+    conditions = _prepared(join, column_of)
+    read = frozenset(c for key in classes for _, c in key) | _columns(conditions)
+    inputs: list[Project] = []
     for place, node in enumerate(join.inputs):
-        keys = [value for key in join.keys for at, value in key.members if at == place]
-        kept = [c for c in node.columns if c in wanted or c in keys]
-        values: list[tuple[Column, Expression]] = [(column, column) for column in kept]
-        for key in keys:
-            if not isinstance(key, Column) and (place, key) not in computed:
-                computed[place, key] = next(names)
-                values.append((computed[place, key], key))
+        kept = [c for c in node.columns if c in wanted or c in read]
+        own = [(column, value) for (at, value), column in computed.items() if at == place]
+        if not kept and not own:
+            kept = list(node.columns[:1])  # a row without columns is none
+        values: list[tuple[Column, Expression]] = [*((column, column) for column in kept), *own]
         inputs.append(Project(pruned(node, _columns(v for _, v in values)), tuple(values)))
-    classes = tuple(
-        KeyClass(tuple((at, computed.get((at, value), value)) for at, value in key.members))
-        for key in join.keys
-    )
-    return MultiJoin(tuple(inputs), classes, join.group)
+    keys = tuple(KeyClass(tuple(members)) for members in classes)
+    return replace(join, inputs=tuple(inputs), keys=keys, conditions=conditions)
+
+
+def _prepared(join: MultiJoin, make: MakesColumn) -> tuple[Expression, ...]:
+    places = {c: place for place, node in enumerate(join.inputs) for c in node.columns}
+    found = [prepared(each, places, make) for each in join.conditions]
+    assert None not in found, "a condition that the join cannot evaluate"
+    return tuple(each for each in found if each is not None)
 
 
 def computed_keys(join: MultiJoin) -> frozenset[Column]:

@@ -20,7 +20,8 @@ from lsmstate.joins.plan.join_tree import (
 
 
 def signature(multi_join: MultiJoin) -> str:
-    """One line per input, in order, and one per key class. Filters may change between runs."""
+    """One line per input, in order, per key class, and per condition of the join itself. Filters
+    may change between runs."""
     lines = [
         f"input {place}: {leaf_name(node)}({', '.join(_columns(node))})"
         for place, node in enumerate(multi_join.inputs)
@@ -31,7 +32,18 @@ def signature(multi_join: MultiJoin) -> str:
             for place, expression in key.members
         ]
         lines.append(f"key: {' = '.join(members)}")
+    lines += [f"condition: {each}" for each in _conditions(multi_join)]
     return "\n".join(lines)
+
+
+def _conditions(multi_join: MultiJoin) -> list[Expression]:
+    """With columns as place:name@place in the input."""
+    names = {
+        column: Column(f"{place}:{column.name}@{at}")
+        for place, node in enumerate(multi_join.inputs)
+        for at, column in enumerate(node.columns)
+    }
+    return [substitute(each, names) for each in multi_join.conditions]
 
 
 def leaf_name(node: Node) -> str:

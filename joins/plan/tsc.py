@@ -18,7 +18,7 @@ algorithms as printed lose joins. This implementation differs in these points:
   projections in words).
 - Conditions, which the algorithms do not mention, are collected over the group and distributed
   again (``flatten``). A group whose inputs are not linked by equalities is split at the missing
-  link.
+  link, unless the operator joins by any condition.
 """
 
 from collections.abc import Callable, Mapping
@@ -111,6 +111,8 @@ def two_step_convert(
     plan: Node,
     membership: MembershipRule = inner_join_of_streams,
     group_rule: GroupRule = any_keys,
+    *,
+    by_any_condition: bool = False,
 ) -> Conversion:
     """Convert a plan (Algorithm 1), after filters have moved down to their joins.
 
@@ -121,6 +123,7 @@ def two_step_convert(
         plan: The plan.
         membership: Says why a join cannot be a member of a group.
         group_rule: Says why a group cannot run as one multi-way join.
+        by_any_condition: Whether the operator joins inputs that no equality links.
 
     Returns:
         The converted plan, and what became of each join.
@@ -139,7 +142,7 @@ def two_step_convert(
 
     while True:
         groups = create_multi_join_groups(prepared, rule)
-        found = [_refusal(group, group_rule) for group in _distinct(groups)]
+        found = [_refusal(group, group_rule, by_any_condition) for group in _distinct(groups)]
         new = dict(refusal for refusal in found if refusal is not None)
         if not new:
             break
@@ -230,11 +233,13 @@ def _distinct(groups: Mapping[Node, MultiJoinGroup]) -> list[MultiJoinGroup]:
     return list(dict.fromkeys(groups.values()))
 
 
-def _refusal(group: MultiJoinGroup, group_rule: GroupRule) -> tuple[Join, str] | None:
+def _refusal(
+    group: MultiJoinGroup, group_rule: GroupRule, by_any_condition: bool
+) -> tuple[Join, str] | None:
     """The join that must leave the group so that the rest can run, and why."""
     flat = flatten(group.root, frozenset(group.members))
     unlinked = flat.unlinked_join()
-    if unlinked is not None:
+    if unlinked is not None and not by_any_condition:
         return unlinked, "no equality links the two sides of the join"
     reason = group_rule(flat.multi_join(0))
     return None if reason is None else (group.root, reason)

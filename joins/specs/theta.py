@@ -249,7 +249,10 @@ class ThetaSpec:
 
     def explained(self) -> tuple[str, ...]:
         """How each part of the condition is used, and how rows of each stream find the others."""
-        lines = [f"condition {text_of(c)}: {', '.join(self._uses(c))}" for c in self.conjuncts]
+        lines = [
+            f"condition {text_of(c)}: {', '.join(self._uses(c))}; {self._cost(c)}"
+            for c in self.conjuncts
+        ]
         for name, steps in self.steps.items():
             ways = ", then ".join(_way(step) for step in steps)
             lines.append(f"a row of {name} looks into {ways}")
@@ -276,6 +279,22 @@ class ThetaSpec:
             if any(check.predicate == conjunct for check in step.checks):
                 found["checked on candidates"] = None
         return list(found)
+
+    def _cost(self, conjunct: Expression) -> str:
+        """What a conjunct costs for each row that arrives."""
+        if len(streams_of(conjunct)) == 1:
+            return "evaluated once for each row"
+        costs: dict[str, None] = {}
+        for step in (step for steps in self.steps.values() for step in steps):
+            ranges = [r for r in (step.low, step.high) if r is not None]
+            if any(each.conjunct == conjunct for each in step.equal):
+                costs[f"a row reads its equal rows of {step.target}"] = None
+            elif any(each.conjunct == conjunct for r in ranges for each in r.restrictions):
+                costs[f"a row reads {_read_by_range(step)} {step.target}"] = None
+            elif any(check.predicate == conjunct for check in step.checks):
+                of = "row" if step.kind == "scan" else "candidate"
+                costs[f"evaluated on each {of} of {step.target}"] = None
+        return ", ".join(costs)
 
     def _steps_from(self, stream: str) -> list[Step]:
         known, steps = {stream}, []
@@ -314,6 +333,14 @@ class ThetaSpec:
 
 #: The key, and the rows, of a stream that holds length classes.
 LENGTHS: Final = pa.schema([("length", pa.int16())])
+
+
+def _read_by_range(step: Step) -> str:
+    if step.kind == "interval":
+        return "one range for each class of lengths of"
+    assert step.low is not None
+    is_closed = step.low.lower and step.low.upper
+    return "the rows between two bounds of" if is_closed else "all rows beyond one bound of"
 
 
 def _way(step: Step) -> str:

@@ -49,7 +49,7 @@ from lsmstate.spark_integration.joins.final import (
 )
 from lsmstate.spark_integration.joins.inner import condition_of
 from lsmstate.spark_integration.joins.late_rows import LateRows
-from lsmstate.spark_integration.joins.residual_filter import filtered
+from lsmstate.spark_integration.joins.residual_filter import filtered, left_to_spark
 from lsmstate.spark_integration.joins.run_join import run_join
 from lsmstate.spark_integration.joins.shares import with_shares
 from lsmstate.spark_integration.joins.spec_operator import all_columns, pinned_inputs, plan_of
@@ -156,7 +156,8 @@ class JoinRequest:
         joined = spec.joined if isinstance(spec, TimedSpec) else spec
         if isinstance(joined, GraphSpec):
             plan = with_shares(plan, joined, self.rows or {}, self.shares)
-        return _explaining(plan, explained_time(spec.event_time))
+        told = [explained_time(spec.event_time), *map(left_to_spark, self.residual)]
+        return _explaining(plan, "\n".join(told))
 
     def _plan(self, spec: Spec, types: Mapping[str, Any]) -> StatefulPlan:
         condition = condition_of(self.inputs)

@@ -129,6 +129,11 @@ def filtered(
     return by_stream.select(*(shown.get(name, quoted(name)) for name in joined.columns))
 
 
+def left_to_spark(condition: str) -> str:
+    """The line of an explanation for a condition that ``filtered`` takes."""
+    return f"condition {condition}: left to Spark, which evaluates it on each result"
+
+
 def register_distances(spark: SparkSession, texts: Iterable[str]) -> None:
     """Make the distances known to Spark that texts of SQL name, as temporary functions. A function
     of the user's of that name is left as it is."""

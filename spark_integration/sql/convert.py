@@ -160,7 +160,7 @@ def groups_of_one_operator(tree: Node) -> Conversion:
     """Convert the groups that one operator of a streaming query can serve: all groups that a UNION
     ALL combines, or a single one. Of several such choices, take the one with the most joins, and of
     those the first. Groups beside other inputs of a union are gathered."""
-    conversion = _gathered(two_step_convert(tree))
+    conversion = _gathered(two_step_convert(tree, by_any_condition=True))
     together = [
         [branch.multi_join for branch in branches]
         for _, branches in unions_of_joins(conversion.after)
@@ -175,7 +175,7 @@ def _gathered(conversion: Conversion) -> Conversion:
 
 def largest_group(tree: Node, group_rule: GroupRule = any_keys) -> Conversion:
     """Convert only the group with the most inputs; of several, the first."""
-    conversion = two_step_convert(tree, group_rule=group_rule)
+    conversion = two_step_convert(tree, group_rule=group_rule, by_any_condition=True)
     alone = [[multi_join] for multi_join in conversion.multi_joins]
     return _conversion_of(tree, conversion, alone, group_rule)
 
@@ -203,7 +203,10 @@ def _conversion_of(
         if verdict.group not in numbers
     }
     return two_step_convert(
-        tree, lambda join: left.get(join.handle) or inner_join_of_streams(join), group_rule
+        tree,
+        lambda join: left.get(join.handle) or inner_join_of_streams(join),
+        group_rule,
+        by_any_condition=True,
     )
 
 

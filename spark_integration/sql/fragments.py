@@ -218,7 +218,7 @@ def _part(catalyst: Catalyst, plan: Any) -> Part:
 
 def _with_groups(part: Part) -> Part:
     """The part with all groups of joins merged, also those of its subqueries."""
-    conversion = two_step_convert(part.tree, group_rule=_only_grows)
+    conversion = two_step_convert(part.tree, group_rule=_only_grows, by_any_condition=True)
     below = {handle: _with_groups(own) for handle, own in part.subqueries.items()}
     return Part(part.read, pruned(conversion.after), below, conversion)
 
@@ -256,6 +256,8 @@ def _only_grows(multi_join: MultiJoin) -> str | None:
         waits = isinstance(node, Join) and not _joins_tables_only(node)
         if waits or (isinstance(node, Other) and node.name in _NOT_AT_ONCE):
             return "an input contains an operator that Spark does not stream row by row"
+    if multi_join.unconnected:
+        return "no condition links the two sides of the join, and its results would be kept"
     return None
 
 

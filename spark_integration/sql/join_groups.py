@@ -11,12 +11,14 @@ from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.options import SKEW, STATE
 from lsmstate.joins.plan.conditions import Column
 from lsmstate.joins.plan.join_tree import MultiJoin, Node, Source, parents_first
+from lsmstate.joins.plan.known_condition import sql_text
 from lsmstate.joins.plan.signature import leaf_name, signature
 from lsmstate.joins.specs.one_key import output_names
 from lsmstate.spark_integration.catalyst.catalyst import Catalyst
 from lsmstate.spark_integration.catalyst.names import quoted
 from lsmstate.spark_integration.joins.multiway_join import multiway_join
 from lsmstate.spark_integration.joins.several import WantedJoin, join_together
+from lsmstate.spark_integration.plan.inputs import UnfitInputError
 from lsmstate.spark_integration.plan.options import nearest
 
 #: Under which the checkpoint keeps the join it was started with.
@@ -52,7 +54,7 @@ def joined_frames(
     _check_rows(rows, names)
     join = _wanted(multi_join, names, frames, rows)
     needs_shares = any(len(key.members) < len(names) for key in multi_join.keys)
-    sizes = join.rows if needs_shares else None
+    sizes = join.rows if needs_shares or not multi_join.is_linked else None
     skew = replace(options.get("skew", SKEW), rows=sizes)
     return multiway_join(join.streams, join.on, pins=join.pins, **{**options, "skew": skew})
 
@@ -64,6 +66,10 @@ def joined_groups(
 ) -> DataFrame:
     """Join several groups in one operator, as ``join_together`` does. Arguments and errors are
     those of ``joined_frames``, with the frames of each group."""
+    if not all(multi_join.is_linked for multi_join in groups):
+        raise UnfitInputError(
+            "one operator serves several groups of joins only if equalities link their inputs"
+        )
     names = input_names(groups)
     _check_rows(rows, [name for own in names for name in own])
     joins = [
@@ -91,13 +97,21 @@ def _wanted(
         name: frame if frame.columns == own else frame.toDF(*own)
         for name, frame, own in zip(names, frames, columns, strict=True)
     }
-    condition = " AND ".join(
+    conditions = [
         " = ".join(f"{quoted(names[at])}.{quoted(columns[at][place])}" for at, place in pair)
         for members in _key_places(multi_join)
         for pair in pairwise(members)
-    )
+    ]
+    called = {
+        column: f"{quoted(name)}.{quoted(shown)}"
+        for name, own, node in zip(names, columns, multi_join.inputs, strict=True)
+        for column, shown in zip(node.columns, own, strict=True)
+    }
+    conditions += [sql_text(each, called) for each in multi_join.conditions]
     pins = {SIGNATURE: signature(multi_join)}
-    return WantedJoin(streams, condition, _sizes(multi_join, names, rows), pins)
+    return WantedJoin(
+        streams, " AND ".join(conditions) or "TRUE", _sizes(multi_join, names, rows), pins
+    )
 
 
 def column_names(node: Node) -> list[str]:

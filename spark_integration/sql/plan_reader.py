@@ -49,6 +49,18 @@ _EAGER: Final = ("PythonUDF", "PythonUDAF")
 #: What the clock says: of a row that is kept it must be asked anew for each answer.
 _CLOCKS: Final = ("CurrentTimestamp", "Now", "LocalTimestamp", "CurrentDate", "CurrentTime")
 
+#: Letters behind whole numbers.
+_SUFFIXES: Final = {"byte": "Y", "short": "S", "integer": "", "long": "L"}
+#: By type, those that hold all its values in their order.
+_WIDER: Final = {
+    "byte": ("short", "integer", "long", "float", "double"),
+    "short": ("integer", "long", "float", "double"),
+    "integer": ("long", "double"),
+    "float": ("double",),
+}
+#: Operators whose result has the type of their operands, if that is a whole or a floating one.
+_OF_ONE_TYPE: Final = ("Add", "Subtract", "Multiply", "UnaryMinus", "Abs", "Least", "Greatest")
+
 Json = dict[str, Any]
 
 
@@ -110,6 +122,7 @@ class _Reader:
         self._unmovable = (*_UNMOVABLE, *_CLOCKS) if is_kept else _UNMOVABLE
         self._is_deterministic = spark.catalyst.is_deterministic(spark.root)
         self._columns: dict[int, Column] = {}
+        self._types: dict[Column, str] = {}
         self._serial = 0
 
     def read(self, path: tuple[int, ...], nodes: Iterator[Json]) -> Node:
@@ -184,7 +197,10 @@ class _Reader:
     def _column(self, attribute: Json) -> Column:
         """One per expression id, named as where it is defined."""
         number = attribute["exprId"]["id"]
-        return self._columns.setdefault(number, Column(attribute["name"], number))
+        column = self._columns.setdefault(number, Column(attribute["name"], number))
+        if isinstance(attribute.get("dataType"), str):
+            self._types[column] = attribute["dataType"]
+        return column
 
     def _expression(self, nodes: Sequence[Json], handle: ExpressionHandle) -> Expression:
         return self._read_expression(iter(nodes), handle)
@@ -199,7 +215,12 @@ class _Reader:
             case "AttributeReference", ():
                 return self._column(node)
             case "Literal", ():
-                return Literal(self._literal(node, handle))
+                literal = self._literal(node, handle)
+                is_null = node["value"] is None
+                sql = None if is_null else literal_sql(literal.text, literal.data_type)
+                return Literal(literal, sql)
+            case "Between", (And() as both,):  # what stands for it
+                return both
             case "And", _:
                 return And(arguments)
             case "Or", _:
@@ -219,6 +240,7 @@ class _Reader:
                     volatile=self._is_volatile(handle),
                     subquery=kind in self._unmovable,
                     eager=kind in _EAGER,
+                    widens=kind == "Cast" and self._widens(arguments[0], str(node["dataType"])),
                     handle=found,
                 )
 
@@ -230,6 +252,25 @@ class _Reader:
     def _is_tried(self, kind: str, handle: ExpressionHandle) -> bool:
         """Whether it is a ``try_cast``, which gives null where another cast fails."""
         return kind == "Cast" and self._catalyst.is_tried(self.spark.expression(handle))
+
+    def _widens(self, of: Expression, data_type: str) -> bool:
+        if isinstance(of, Literal):
+            return is_exact(str(of.sql), data_type)
+        return data_type in _WIDER.get(self._type_of(of), ())
+
+    def _type_of(self, expression: Expression) -> str:
+        """The name of its type; empty where it is not known here."""
+        match expression:
+            case Column():
+                return self._types.get(expression, "")
+            case Literal(SparkLiteral(data_type=data_type)):
+                return data_type
+            case Opaque(name, arguments) if arguments:
+                kind, _, details = name.partition("[")
+                if kind == "Cast":
+                    return details.partition(",")[0].rstrip("]")
+                return self._type_of(arguments[0]) if kind in _OF_ONE_TYPE else ""
+        return ""
 
     def _literal(self, node: Json, handle: ExpressionHandle) -> SparkLiteral:
         kind, text = node["dataType"], str(node["value"])
@@ -275,6 +316,28 @@ def source_name(node: Json) -> str:
     text = str(node.get("sourceName") or node.get("name") or _short(node["class"]))
     words = re.findall(r"\w+", text)
     return words[-1] if words else "source"
+
+
+def literal_sql(text: str, data_type: str) -> str | None:
+    """A literal as conditions of joins have it; None where they have none of the type."""
+    if data_type in _SUFFIXES and re.fullmatch(r"-?\d+", text):
+        return text + _SUFFIXES[data_type]
+    if data_type in ("double", "float") and re.fullmatch(r"-?\d+(\.\d+)?(E-?\d+)?", text):
+        return text + data_type[0].upper()
+    if data_type.startswith("decimal") and re.fullmatch(r"-?\d+(\.\d+)?", text):
+        return text + "BD"
+    if data_type == "date" and re.fullmatch(r"\d{4}-\d\d-\d\d", text):
+        return f"DATE '{text}'"
+    if data_type == "string":
+        return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    return text.upper() if data_type == "boolean" else None
+
+
+def is_exact(literal: str, data_type: str) -> bool:
+    """Whether a whole number is the same in another type of numbers."""
+    digits = re.fullmatch(r"-?(\d{1,7})[YSL]?", literal)
+    is_number = data_type in ("short", "integer", "long", "float", "double")
+    return digits is not None and (is_number or data_type.startswith("decimal"))
 
 
 def _short(name: str) -> str:

@@ -40,6 +40,14 @@ COMPARE: dict[str, Callable[[Any, Any], bool]] = {
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "plus": lambda a, b: None if None in (a, b) else a + b,
     "isnull": lambda a: a is None,
+    # As Catalyst names them.
+    "Add": lambda a, b: None if None in (a, b) else a + b,
+    "Subtract": lambda a, b: None if None in (a, b) else a - b,
+    "Multiply": lambda a, b: None if None in (a, b) else a * b,
+    "UnaryMinus": lambda a: None if a is None else -a,
+    "Abs": lambda a: None if a is None else abs(a),
+    "IsNull": lambda a: a is None,
+    "Cast[long]": lambda a: a,
     # Stands for an uncorrelated subquery over a table that holds 1 and 2.
     "in_subquery": lambda a: None if a is None else a in (1, 2),
 }
@@ -79,11 +87,12 @@ def rows(node: Node, tables: Tables) -> list[Row]:
         case MultiJoin():
             found = []
             for parts in product(*(rows(child, tables) for child in node.inputs)):
+                row = {c: v for part in parts for c, v in part.items()}
                 if all(
                     all_equal([value(member, parts[place]) for place, member in key.members])
                     for key in node.keys
-                ):
-                    found.append({c: v for part in parts for c, v in part.items()})
+                ) and all(value(condition, row) is True for condition in node.conditions):
+                    found.append(row)
             return found
 
 

@@ -47,7 +47,12 @@ Join left outer on a.x = t.x
 Joins
   Join 1 left outer on a.x = t.x: not merged: a left outer join; only inner joins are merged
   Join 2 inner without a condition: merged into group 1
-  Join 3 inner without a condition: merged into group 1"""
+  Join 3 inner without a condition: merged into group 1
+
+Conditions
+  a.y < b.y: left to Spark, which evaluates it on each result of group 1
+  a.x = b.x = c.x: a key of group 1; a new row reads its equal rows
+  c.y = 'open': filters an input of group 1, each row once, before it is stored"""
     )
 
 
@@ -57,6 +62,13 @@ def test_explain_of_a_plan_that_stays():
     assert text.endswith(
         "Join 1 inner on a.x < b.x: not merged: no equality links the two sides of the join"
     )
+
+
+def test_explain_of_a_join_without_an_equality():
+    plan = join(A, B, Comparison(col("a.x"), "<", col("b.x")))
+    text = explain(two_step_convert(plan, by_any_condition=True))
+    assert "MultiJoin 1 of 2 inputs, conditions [a.x < b.x]" in text
+    assert text.endswith("Conditions\n  a.x < b.x: evaluated by the operator of group 1")
 
 
 def test_a_shared_subplan_is_drawn_once():

@@ -106,14 +106,16 @@ class PlanBuilder:
     def computed(self, node: Node, column: Column) -> Expression:
         if self.draw(st.integers(0, 3)):
             return column
-        return Opaque("plus", (column, self.draw(st.sampled_from([Literal(1), self.one_of(node)]))))
+        return Opaque(
+            "plus", (column, self.draw(st.sampled_from([Literal(1, "1"), self.one_of(node)])))
+        )
 
     def one_of(self, node: Node) -> Column:
         return self.draw(st.sampled_from(node.columns))
 
     def condition(self, columns: tuple[Column, ...], depth: int = 2) -> Expression:
         column = self.draw(st.sampled_from(columns))
-        other = self.draw(st.sampled_from([*columns, Literal(1), Literal(2)]))
+        other = self.draw(st.sampled_from([*columns, Literal(1, "1"), Literal(2, "2")]))
         kinds = ["equal", "equal", "compare", "isnull", "subquery"]
         match self.draw(st.sampled_from(kinds + ["and", "or", "or", "not"] * (depth > 0))):
             case "equal":
@@ -136,16 +138,22 @@ class PlanBuilder:
 
 
 @settings(max_examples=examples(200), deadline=None, suppress_health_check=list(HealthCheck))
-@given(data=st.data(), group_rule=st.sampled_from([any_keys, one_common_key]))
-def test_conversion_changes_no_row(data: st.DataObject, group_rule: GroupRule):
+@given(
+    data=st.data(),
+    group_rule=st.sampled_from([any_keys, one_common_key]),
+    by_any_condition=st.booleans(),
+)
+def test_conversion_changes_no_row(
+    data: st.DataObject, group_rule: GroupRule, by_any_condition: bool
+):
     builder = PlanBuilder(data.draw)
     plan = builder.plan()
-    conversion = two_step_convert(plan, group_rule=group_rule)
+    conversion = two_step_convert(plan, group_rule=group_rule, by_any_condition=by_any_condition)
     before = result(plan, builder.tables)
     event(f"multi-way joins: {len(conversion.multi_joins)}, rows: {bool(before)}")
     assert conversion.after.columns == plan.columns
     assert result(conversion.after, builder.tables) == before
-    check_groups(conversion.after, group_rule)
+    check_groups(conversion.after, group_rule, by_any_condition)
     narrow = pruned(conversion.after)
     assert result(narrow, builder.tables) == before
     check_stored(narrow)
@@ -154,8 +162,9 @@ def test_conversion_changes_no_row(data: st.DataObject, group_rule: GroupRule):
     assert merged == set(range(1, len(conversion.multi_joins) + 1))
 
 
-def check_groups(plan: Node, group_rule: GroupRule) -> None:
-    """What a multi-way join promises: keys between inputs, all inputs linked, the rule kept."""
+def check_groups(plan: Node, group_rule: GroupRule, by_any_condition: bool) -> None:
+    """What a multi-way join promises: keys between inputs, all inputs linked unless any condition
+    may join them, the rule kept."""
     for multi_join in parents_first(plan):
         if not isinstance(multi_join, MultiJoin):
             continue
@@ -169,7 +178,9 @@ def check_groups(plan: Node, group_rule: GroupRule) -> None:
                 assert len(places) >= 2
                 if linked & set(places):
                     linked |= set(places)
-        assert linked == set(range(len(multi_join.inputs)))
+        assert multi_join.is_linked == (linked == set(range(len(multi_join.inputs))))
+        assert multi_join.is_linked or by_any_condition
+        assert not (multi_join.is_linked and multi_join.conditions)
 
 
 def check_stored(plan: Node) -> None:

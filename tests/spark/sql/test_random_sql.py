@@ -20,6 +20,7 @@ from pyspark.sql import functions as F
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.plan.join_tree import MultiJoin, Node, Source
+from lsmstate.joins.plan.known_condition import sql_text
 from lsmstate.joins.plan.prune import pruned
 from lsmstate.joins.plan.tsc import two_step_convert
 from lsmstate.joins.plan.unions import unions_of_joins
@@ -108,6 +109,13 @@ def converted_in_batch(spark: Any, streams: Mapping[str, FileStream], sql: str) 
         for (first, place), *others in _key_places(multi_join):
             for at, other in others:
                 joined = joined.where(f"c{first}_{place} = c{at}_{other}")
+        called = {
+            column: f"c{at}_{place}"
+            for at, node in enumerate(multi_join.inputs)
+            for place, column in enumerate(node.columns)
+        }
+        for condition in multi_join.conditions:
+            joined = joined.where(sql_text(condition, called))
         return joined
 
     def write_join(multi_join: MultiJoin) -> Written:
@@ -170,7 +178,7 @@ def some_joins_are_left(spark: Any, sql: str) -> bool:
     """Whether one operator cannot serve all groups of a streaming query."""
     catalyst = Catalyst(spark)
     tree = read_plan(catalyst, catalyst.parsed(sql)).tree
-    every = two_step_convert(tree).multi_joins
+    every = two_step_convert(tree, by_any_condition=True).multi_joins
     return len(groups_of_one_operator(tree).multi_joins) < len(every)
 
 

@@ -1,5 +1,6 @@
 """SQL and DataFrames whose joins are merged into one operator: the rows of Spark and of DuckDB."""
 
+import re
 import time
 from collections import Counter
 from pathlib import Path
@@ -15,6 +16,8 @@ from pyspark.logger import PySparkLogger
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.spark import Skew, State, streaming_sql, to_multiway
+from lsmstate.spark_integration.catalyst.catalyst import analyzed_plan
+from lsmstate.spark_integration.stateful_operator.query_start import operators_in
 from support.spark_streams import FileStream
 from support.sql_views import (
     FILES,
@@ -173,7 +176,6 @@ def test_what_is_left_to_spark(spark: Any, caplog: pytest.LogCaptureFixture, tmp
     cases = {
         "SELECT seg FROM cust": "the query has no join",
         "SELECT name FROM nation": "the query reads no stream",
-        "SELECT * FROM cust c JOIN ord o ON c.ck < o.ck": "no equality links the two sides",
         "SELECT * FROM cust c JOIN nation n ON c.nk = n.nk": "the query has no join of streams",
     }
     for sql, reason in cases.items():
@@ -206,22 +208,73 @@ def test_what_is_left_to_spark(spark: Any, caplog: pytest.LogCaptureFixture, tmp
     assert log.name not in {record.name for record in caplog.records}, "a stack trace was shown"
 
 
-@pytest.mark.parametrize(
-    "joins",
-    [
-        "cust c CROSS JOIN ord o",
-        "cust c JOIN ord o ON c.ck = o.ck OR c.nk = o.price",
-        "cust c JOIN ord o ON c.ck = 1 AND o.ck = 1",
-        "cust c JOIN ord o ON c.ck = o.ck CROSS JOIN line l",
-    ],
-)
-def test_joins_that_spark_would_fail_as_it_runs_are_refused(spark: Any, joins: str):
-    """Its check of streaming queries takes them, its planner does not."""
-    query = streaming_sql(spark, f"SELECT c.seg, o.price FROM {joins}", state=State(buckets=2))
-    assert not query.is_converted
-    assert "no equality links the two sides" in query.note
-    with pytest.raises(InvalidArgumentError, match=r"without equality predicate.*staged\(path\)"):
-        _ = query.dataframe
+#: Joins without an equality -> the conditions of the operator, and what is said of them.
+ANY_CONDITION = {
+    "cust c CROSS JOIN ord o": (None, "warning: no condition connects o to c"),
+    "cust c JOIN ord o ON c.ck < o.ck": (
+        "c.ck < o.ck",
+        "range in o, range in c; a row reads all rows beyond one bound of o",
+    ),
+    "cust c JOIN ord o ON c.nk BETWEEN o.price AND o.ok": (
+        "c.nk >= o.price AND c.nk <= o.ok",
+        "range in o",
+    ),
+    "cust c JOIN ord o ON abs(c.nk - o.price) <= 2": (
+        "abs(c.nk - o.price) <= 2",
+        "range in o, checked on candidates",
+    ),
+    "cust c JOIN ord o ON c.ck = o.ck OR c.nk = o.price": (
+        "c.ck = o.ck OR c.nk = o.price",
+        "checked on candidates; evaluated on each row of o",
+    ),
+    "cust c JOIN ord o ON c.ck <=> o.ck": ("c.ck <=> o.ck", "checked on candidates"),
+    "cust c JOIN ord o ON c.ck = 1 AND o.ck = 1": (None, "warning: no condition connects"),
+    "cust c JOIN ord o ON date_add(DATE '1970-01-02', c.nk) < date_from_unix_date(o.price)": (
+        "c.key_1 < o.key_2",
+        "range in o",
+    ),
+    "cust c JOIN ord o ON c.ck = o.ck CROSS JOIN line l": (
+        "c.key_1 = o.ck",
+        "key of o, key of c",
+    ),
+    "cust c, ord o, line l WHERE c.ck = o.ck AND o.price < l.qty": ("o.price < l.qty", "key of o"),
+    "cust c JOIN ord o ON hash(c.seg, o.price) > 0": (None, "warning: no condition connects o"),
+}
+
+
+@pytest.mark.parametrize("joins", ANY_CONDITION)
+def test_joins_without_an_equality_are_joins_by_any_condition(spark: Any, joins: str):
+    """Spark takes them, and fails as it plans the first micro-batch."""
+    sql = f"SELECT c.seg, o.price FROM {joins}"
+    query = streaming_sql(spark, sql, state=State(buckets=2), strict=True)
+    (operator,) = operators_in(analyzed_plan(query.dataframe))
+    condition, told = ANY_CONDITION[joins]
+    found = " ".join(re.sub(r"[`()]", "", operator.settings["condition"]).split())
+    assert condition is None or condition in found
+    assert query.schema == spark.sql(sql).schema
+    assert told in query.explain_multiway()
+
+
+def test_a_join_without_an_equality_gives_the_rows_of_a_batch(
+    spark: Any, view_files: dict[str, FileStream], tmp_path: Path
+):
+    """Casts, a list of streams, a range, a filter that only Spark knows, and an aggregate."""
+    sql = """SELECT c.seg, count(*) AS n, sum(o.price - l.qty) AS total
+        FROM cust c, ord o, line l
+        WHERE c.ck BETWEEN o.price - 2 AND o.price + 1 AND o.ok = l.ok
+          AND (c.nk < l.qty OR c.nk IS NULL) AND hash(c.seg, l.note) % 3 <> 0
+        GROUP BY c.seg"""
+    query = streaming_sql(spark, sql, strict=True, state=State(buckets=2))
+    told = query.explain_multiway()
+    assert "left to Spark" in told
+    batches = run(query, tmp_path, "complete")
+    for name, stream in view_files.items():
+        batch = spark.read.schema(stream.schema).parquet(str(stream.directory))
+        batch.createOrReplaceTempView(f"batch_{name}")
+    as_batch = re.sub(r"(cust c|ord o|line l)", r"batch_\1", sql)
+    expected = sorted(map(tuple, spark.sql(as_batch).collect()))
+    assert sorted(batches[-1]) == expected
+    assert len(expected) == 3
 
 
 @pytest.mark.stress
