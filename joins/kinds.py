@@ -22,6 +22,7 @@ from lsmstate.joins.local.theta.change_join import ThetaChangeJoin
 from lsmstate.joins.local.theta.final_join import ThetaFinalJoin
 from lsmstate.joins.local.theta.finder import CANDIDATES
 from lsmstate.joins.local.theta.theta_join import ThetaJoin
+from lsmstate.joins.local.theta.theta_tree_join import ThetaTreeJoin
 from lsmstate.joins.local.timed.asof_changes import AsofChangeJoin
 from lsmstate.joins.local.timed.asof_join import AsofLocalJoin
 from lsmstate.joins.local.timed.event_time_join import EventTimeJoin
@@ -41,6 +42,7 @@ from lsmstate.joins.specs.one_key import JoinSpec
 from lsmstate.joins.specs.similarity import SimilaritySpec
 from lsmstate.joins.specs.theta import ThetaSpec
 from lsmstate.joins.specs.theta_sides import ThetaChangeSpec, ThetaFinalSpec
+from lsmstate.joins.specs.theta_tree import ThetaTree
 from lsmstate.store import MultimapStore
 
 
@@ -162,6 +164,7 @@ for _kind in (
     ),
     Kind("changes of joins of any type", RootedChangeSpec, RootedChangeJoin.of, is_rescaled=True),
     Kind("theta", ThetaSpec, ThetaJoin, counters=(CANDIDATES,)),
+    Kind("theta tree", ThetaTree, ThetaTreeJoin, counters=(CANDIDATES,)),
     Kind("theta in time", TimedThetaSpec, _inside, counters=(CANDIDATES,)),
     Kind("theta changes", ThetaChangeSpec, ThetaChangeJoin, counters=(CANDIDATES,)),
     Kind("theta final", ThetaFinalSpec, ThetaFinalJoin, (CANDIDATES,), judges_time=True),

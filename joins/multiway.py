@@ -33,15 +33,16 @@ from lsmstate.joins.spec_join import ELSEWHERE, SpecJoin
 from lsmstate.joins.specs.binary_tree import BinaryTree, Order
 from lsmstate.joins.specs.changes import FINAL
 from lsmstate.joins.specs.choose import ChangingSpec, create_join
-from lsmstate.joins.specs.event_time import TimedThetaSpec, TimeOptions, create_timed
+from lsmstate.joins.specs.event_time import TimeOptions, create_timed
 from lsmstate.joins.specs.final import FinalSpec
 from lsmstate.joins.specs.interval_warnings import warn_of_kept_rows
 from lsmstate.joins.specs.multi_key import GraphSpec
 from lsmstate.joins.specs.one_key import Condition, JoinSpec, check_streams
 from lsmstate.joins.specs.similarity_condition import SimilarCondition, similar_condition
 from lsmstate.joins.specs.theta import ThetaSpec
-from lsmstate.joins.specs.theta_choice import is_outer, theta_spec
+from lsmstate.joins.specs.theta_choice import filtered_theta, is_outer, theta_spec
 from lsmstate.joins.specs.theta_sides import ThetaChangeSpec, ThetaFinalSpec
+from lsmstate.joins.specs.theta_tree import ThetaTree
 from lsmstate.joins.specs.typed_condition import How, in_text, typed_condition
 from lsmstate.joins.specs.within import with_time
 from lsmstate.option_names import names_checked
@@ -168,6 +169,8 @@ class MultiwayJoin(SpecJoin):
         similar = similar_condition(streams, on) if is_plain and most_results is None else None
         beside = None if similar is None else _beside(streams, on, similar)
         theta = theta_spec(streams, on, how, emit, changes, told) if beside is None else None
+        if theta is None and algorithm == "tree":
+            theta = filtered_theta(streams, on, how, emit, changes, told)
         if beside is not None:
             self._asked = beside
         elif theta is None:
@@ -197,6 +200,8 @@ class MultiwayJoin(SpecJoin):
         def inside() -> Spec:
             if algorithm != "tree":
                 return plain
+            if isinstance(plain, ThetaSpec):
+                return ThetaTree.create(plain, list(streams) if order is None else order)
             assert isinstance(plain, JoinSpec | GraphSpec)
             if order != BEST:
                 return BinaryTree.create(plain, list(streams) if order is None else order)
@@ -344,11 +349,10 @@ def _check_algorithm(
             "algorithm='tree' applies to append-only inner joins; leave algorithm out for other "
             "join types and changelogs"
         )
-    if algorithm == "tree" and isinstance(spec, ThetaSpec | TimedThetaSpec):
-        theta = spec.joined if isinstance(spec, TimedThetaSpec) else spec
+    if order == BEST and isinstance(spec, ThetaSpec):
         raise InvalidArgumentError(
-            f"algorithm='tree' joins by equalities alone, and the condition is {theta.on!r}; leave "
-            "algorithm out, or filter the results for what is no equality"
+            f"order='best' is found for joins by equalities alone, and the condition is "
+            f"{spec.on!r}; name the streams as they are to be joined, as in order=['a', 'b', 'c']"
         )
     if algorithm == "tree" and spec.event_time is not None:
         raise InvalidArgumentError(

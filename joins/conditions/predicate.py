@@ -4,11 +4,11 @@ A tree is a value. ``parser`` makes it of SQL text, ``evaluate`` judges rows by 
 says which parts of it are keys, time intervals and filters.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
 from datetime import date, datetime
 from decimal import Decimal
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import pyarrow as pa
 
@@ -207,6 +207,23 @@ def conjuncts_of(expression: Expression) -> tuple[Expression, ...]:
     if isinstance(expression, And):
         return tuple(part for each in expression.parts for part in conjuncts_of(each))
     return (expression,)
+
+
+def with_columns(expression: Expression, columns: Mapping[Column, Column]) -> Expression:
+    """The expression over other columns."""
+    if isinstance(expression, Column):
+        return columns[expression]
+    if isinstance(expression, Constant):
+        return expression
+
+    def changed(value: Any) -> Any:
+        if isinstance(value, Expression) and not isinstance(value, Constant):
+            return with_columns(value, columns)
+        return tuple(map(changed, value)) if isinstance(value, tuple) else value
+
+    return replace(
+        expression, **{f.name: changed(getattr(expression, f.name)) for f in fields(expression)}
+    )
 
 
 def needed_streams(expression: Expression, *, is_true: bool = True) -> set[str]:

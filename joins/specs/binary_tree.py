@@ -46,7 +46,7 @@ class Node:
 
     @property
     def name(self) -> str:
-        return _name_of(self.left.name, self.right.name)
+        return node_name(self.left.name, self.right.name)
 
     @cached_property
     def leaves(self) -> tuple[Leaf, ...]:
@@ -73,12 +73,7 @@ class BinaryTree:
         """InvalidArgumentError if the order does not name every stream once, or has two inputs
         meet that share no key."""
         join = as_graph(spec)
-        named = sorted(_names(order))
-        if named != sorted(join.streams):
-            raise InvalidArgumentError(
-                f"order={order!r} names {', '.join(named)}; name every stream once: "
-                f"{', '.join(join.streams)}"
-            )
+        check_order(order, join.streams)
         root = _node(join, order)
         assert isinstance(root, Node), "a join has two streams at least"
         return cls(join, root)
@@ -142,7 +137,7 @@ def stored_order(spec: JoinSpec | GraphSpec, stored: Sequence[str], where: str) 
             open_nodes.append((name, name))
             continue
         (left, first), (right, second) = [("", ""), ("", ""), *open_nodes][-2:]
-        if name != _name_of(left, right):
+        if name != node_name(left, right):
             break
         open_nodes[-2:] = [(name, [first, second])]
     else:
@@ -152,6 +147,16 @@ def stored_order(spec: JoinSpec | GraphSpec, stored: Sequence[str], where: str) 
         f"{where} holds the streams {', '.join(stored)}, which are not those of a tree of "
         f"{', '.join(spec.streams)}; open it with the join it was made with, or start a new state"
     )
+
+
+def check_order(order: Order, streams: Iterable[str]) -> None:
+    """InvalidArgumentError unless the order names every stream once."""
+    named = sorted(_names(order))
+    if named != sorted(streams):
+        raise InvalidArgumentError(
+            f"order={order!r} names {', '.join(named)}; name every stream once: "
+            f"{', '.join(streams)}"
+        )
 
 
 def as_graph(spec: JoinSpec | GraphSpec) -> GraphSpec:
@@ -166,7 +171,7 @@ def as_graph(spec: JoinSpec | GraphSpec) -> GraphSpec:
     return GraphSpec(spec.streams, tuple(classes), shown)
 
 
-def _name_of(left: str, right: str) -> str:
+def node_name(left: str, right: str) -> str:
     """What the result of a node is stored under."""
     return f"({left} {right})"
 

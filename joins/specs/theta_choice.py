@@ -124,6 +124,27 @@ def finds_fewer(found: AnySpec) -> bool:
     return found.event_time is None and _has_narrow_range(found.theta)
 
 
+def filtered_theta(
+    streams: Mapping[str, pa.Schema],
+    on: Condition,
+    how: How,
+    emit: str,
+    changes: Mapping[str, str] | None,
+    told: TimeOptions,
+) -> ThetaSpec | None:
+    """The spec of an inner join by equalities and other conditions, whose intermediate results are
+    to keep all of them. None if it has equalities alone, or forgets rows, or retracts results."""
+    if not isinstance(on, str) or is_outer(how) or emit not in ("append", FINAL) or changes:
+        return None
+    columns = {name: schema.names for name, schema in streams.items()}
+    found = inner_condition(on, columns) if is_from_clause(on) else on
+    if found is None or told.columns or told.retention:
+        return None
+    if all(equated(each.predicate) for each in parse_conjuncts(found, columns)):
+        return None
+    return ThetaSpec.create(streams, found)
+
+
 def is_outer(how: How) -> bool:
     """Whether a type of join is named that is not inner; wrong ones are told elsewhere."""
     kinds = how.values() if isinstance(how, Mapping) else [how]

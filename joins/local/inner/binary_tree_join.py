@@ -10,10 +10,8 @@ what is read lies beside it. So everything is kept back until they have reached 
 and is stored at once: a batch that is refused is not stored in part.
 """
 
-import tempfile
 from collections.abc import Iterator
 from itertools import chain
-from typing import IO
 
 import pyarrow as pa
 
@@ -22,6 +20,7 @@ from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.local.inner.umjoin import UMJoin
 from lsmstate.joins.local.parts.full_history import KeepsAllRows
 from lsmstate.joins.local.parts.results import Results, check_finished
+from lsmstate.joins.local.parts.spilled_rows import KEPT_BYTES, SpilledRows
 from lsmstate.joins.local.parts.write_parts import WriteParts
 from lsmstate.joins.protocols import Batch, Context, Role, check_is_stored
 from lsmstate.joins.specs.binary_tree import SIDES, BinaryTree, Leaf, Node
@@ -29,9 +28,6 @@ from lsmstate.joins.specs.one_key import JoinSpec
 from lsmstate.schema.arrow_sizes import pieces_of, row_sizes
 from lsmstate.schema.batches import as_batch
 from lsmstate.store import MultimapStore, Mutation, Positions, Probe, StateStore, StreamSchema
-
-#: Intermediate results kept back in memory at each node; more lie in a temporary file.
-KEPT_BYTES = 4 << 20
 
 
 class TreeJoin(KeepsAllRows):
@@ -179,42 +175,24 @@ class NodeInputs:
 
 
 class KeptBack:
-    """Rows in arrival order with their keys: some in memory, those after them in a temporary file,
-    which goes with the object."""
+    """Rows in arrival order with their keys, some of them on disk."""
 
     def __init__(self, spec: JoinSpec, side: str, most_bytes: int | None) -> None:
         """``most_bytes`` are kept in memory; None: all."""
         self._spec = spec
         self._side = side
-        self._most_bytes = most_bytes
-        self._rows: list[tuple[pa.RecordBatch, pa.RecordBatch | KeyBatch]] = []
-        self._bytes = 0
-        self._file: IO[bytes] | None = None
-        self._writer: pa.RecordBatchStreamWriter | None = None
+        self._rows = SpilledRows(most_bytes)
+        self._keys: list[pa.RecordBatch | KeyBatch] = []
 
     def add(self, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> None:
         """Keep one batch more; none once they were gone through."""
-        self._bytes += rows.nbytes
-        if self._most_bytes is None or self._bytes <= self._most_bytes:
-            self._rows.append((rows, keys))
-            return
-        if self._file is None:
-            self._file = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the object is
-            self._writer = pa.ipc.new_stream(self._file, rows.schema)
-        assert self._writer is not None, "no row is added once they were gone through"
-        self._writer.write_batch(rows)
+        if self._rows.add(rows):
+            self._keys.append(keys)
 
     def __iter__(self) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch | KeyBatch]]:
-        yield from self._rows
-        if self._file is None:
-            return
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
-        self._file.seek(0)
-        with pa.ipc.open_stream(self._file) as reader:
-            for rows in reader:
-                yield rows, self._spec.key_batch(self._side, rows)
+        for at, rows in enumerate(self._rows):
+            is_kept = at < len(self._keys)
+            yield rows, self._keys[at] if is_kept else self._spec.key_batch(self._side, rows)
 
 
 def _output_columns(tree: BinaryTree) -> list[int]:

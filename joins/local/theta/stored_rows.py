@@ -91,7 +91,7 @@ class StoredRows:
         ]
 
     def all_writes(
-        self, stream: str, parts: Sequence[pa.RecordBatch], new: dict[ThetaIndex, set[int]]
+        self, stream: str, parts: Iterable[pa.RecordBatch], new: dict[ThetaIndex, set[int]]
     ) -> Iterator[list[Mutation]]:
         """What stores rows, part by part, each as one; the classes first."""
         lengths = self.length_writes(new)

@@ -48,6 +48,11 @@ class ThetaJoin(KeepsAllRows):
         self._unfinished: Results | None = None
 
     @property
+    def stored(self) -> StoredRows:
+        """Its rows in the store."""
+        return self._stored
+
+    @property
     def counts(self) -> Mapping[str, int]:
         """``candidates``: combinations that indexes picked so far, of two or more streams."""
         return {CANDIDATES: self._finder.candidates}

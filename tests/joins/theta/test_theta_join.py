@@ -162,7 +162,6 @@ def test_one_long_interval_does_not_slow_down_points() -> None:
 def test_options_of_joins_by_keys_are_refused() -> None:
     streams = {"a": INTS, "b": INTS}
     for options, words in (
-        ({"algorithm": "tree"}, "algorithm='tree' joins by equalities alone"),
         ({"time": Time(retention={"a": "1 day"})}, "stream 'a' has no event time"),
     ):
         with pytest.raises(InvalidArgumentError, match=words):

@@ -23,7 +23,7 @@ from support.spark_streams import FileStream, committed, metric, pieces, run_to_
 pytestmark = [pytest.mark.spark, pytest.mark.stress, pytest.mark.usefixtures("few_partitions")]
 
 #: Those that run in plain Python only.
-PLAIN = {"binary tree"}
+PLAIN = {"binary tree", "theta tree"}
 #: Their buckets do not say where a row belongs, or rows are copied in ways of their own.
 NOT_RESCALED = {
     *("changes of joins of any type", "final", "cross join"),
