@@ -55,6 +55,11 @@ class KeyPart:
         return cast_key(found, self.type)
 
 
+def own_column(rows: pa.RecordBatch) -> Values:
+    """The columns of rows, whatever stream they are said to be of."""
+    return lambda column: rows.column(column.name)
+
+
 def compared_parts(
     left: Expression, right: Expression, streams: Streams
 ) -> tuple[KeyPart, KeyPart] | None:

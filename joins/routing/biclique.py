@@ -4,6 +4,9 @@
   and probes all units of the other one. Nothing is copied, whatever the condition is.
 - One stream that is joined with itself has all buckets. A row is stored in one and probes the rest.
 - The unit follows from the row's content, so a repeated micro-batch stores it where it was.
+- Where the streams have a value that is equal in every result, the units of each side form groups
+  (*ContRand*). The hash of the value says the group, and the content says the unit inside. A row
+  probes one group of the other side.
 
 Source: Lin et al., *Scalable distributed stream join processing* (SIGMOD 2015), section 3. The
 paper chooses the unit at random, which a replay would not repeat.
@@ -16,14 +19,19 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from lsmstate.cython_ext.keys.key_codec import KeyCodec
 from lsmstate.cython_ext.rows.row_codec import RowCodec
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.joins.protocols import Role, Routed
+from lsmstate.joins.conditions.key_parts import KeyPart, own_column
+from lsmstate.joins.protocols import Numbers, Role, Routed
 from lsmstate.joins.routing.content import content_hashes
 from lsmstate.joins.routing.hash_router import NO_MARKS
 
-#: Under which the units stand among what a checkpoint's later starts adopt.
+#: Under which the units, and the groups, stand among what a checkpoint's later starts adopt.
 UNITS: Final = "units"
+GROUPS: Final = "groups"
+#: Units of a group, where the caller does not say how many groups there are.
+_IN_A_GROUP: Final = 2
 
 
 @dataclass(frozen=True)
@@ -32,18 +40,32 @@ class BicliqueRouting:
 
     units: Mapping[str, tuple[int, int]]
     """By stream its first bucket, and how many it has."""
+    parts: Mapping[str, KeyPart] = field(default_factory=dict)
+    """By stream the value that is equal in every result; none: any unit may hold a partner."""
+    groups: Mapping[str, int] = field(default_factory=dict)
+    """By stream how many groups its units form."""
     marks: pa.Schema = field(default=NO_MARKS, compare=False)
 
     @classmethod
-    def of(cls, rows: Mapping[str, int], buckets: int) -> "BicliqueRouting":
+    def of(
+        cls,
+        rows: Mapping[str, int],
+        buckets: int,
+        parts: Mapping[str, KeyPart] | None = None,
+        groups: Mapping[str, int] | None = None,
+    ) -> "BicliqueRouting":
         """Deal the buckets to the streams, in proportion to their rows.
 
         Args:
             rows: Rows of the one or two streams, in proportion.
             buckets: How many buckets there are.
+            parts: By stream a value that is equal in every result.
+            groups: With ``parts``, how many groups each stream's units form; default: groups of two
+                units.
 
         Raises:
-            InvalidArgumentError: There are more than two streams, or fewer buckets than streams.
+            InvalidArgumentError: There are more than two streams, fewer buckets than streams, or
+                more groups than units.
         """
         if not 1 <= len(rows) <= 2:
             raise InvalidArgumentError(
@@ -60,12 +82,23 @@ class BicliqueRouting:
             return cls({first: (0, buckets)})
         share = rows[first] / max(1, sum(rows.values()))
         count = min(max(1, round(buckets * share)), buckets - 1)
-        return cls({first: (0, count), others[0]: (count, buckets - count)})
+        units = {first: (0, count), others[0]: (count, buckets - count)}
+        if parts is None:
+            return cls(units)
+        if groups is None:
+            groups = {name: max(1, of // _IN_A_GROUP) for name, (_, of) in units.items()}
+        for name, (_, of) in units.items():
+            if not 1 <= groups[name] <= of:
+                raise InvalidArgumentError(
+                    f"groups[{name!r}]={groups[name]!r}: the stream has {of} units; give 1 to {of}"
+                )
+        return cls(units, dict(parts), dict(groups))
 
     @property
     def adopted(self) -> Mapping[str, Any]:
-        """The units, which the first start fixes."""
-        return {UNITS: {name: list(units) for name, units in self.units.items()}}
+        """The units and their groups, which the first start fixes."""
+        found: dict[str, Any] = {UNITS: {name: list(units) for name, units in self.units.items()}}
+        return {**found, GROUPS: dict(self.groups)} if self.groups else found
 
     def settled(self, buckets: int, adopted: Mapping[str, Any]) -> "BicliqueRouting":
         """The routing by the units that the first start fixed. InvalidArgumentError if they are
@@ -77,7 +110,7 @@ class BicliqueRouting:
                 f"the units of the streams {', '.join(found)} need {needed} buckets, there are "
                 f"{buckets}; give the number of buckets that the units were dealt from"
             )
-        return replace(self, units=found)
+        return replace(self, units=found, groups=adopted.get(GROUPS, {}))
 
     def router(
         self,
@@ -95,12 +128,22 @@ class BicliqueRouter:
 
     def __init__(self, routing: BicliqueRouting, stream: str, rows: pa.Schema) -> None:
         self._first, self._count = routing.units[stream]
-        others = [units for name, units in routing.units.items() if name != stream]
-        self._probed = None if not others else np.arange(*_range(others[0]), dtype=np.int64)
         self._codec = RowCodec(rows)
+        others = [name for name in routing.units if name != stream]
+        self._probed = None if not others else np.arange(*_range(routing.units[others[0]]))
+        #: The first unit of each group, and the end, of both sides.
+        self._groups: tuple[Numbers, Numbers] | None = None
+        if routing.groups and others:
+            self._part = routing.parts[stream]
+            self._keys = KeyCodec(pa.schema([("k", self._part.type)]))
+            own, other = ((routing.units[n], routing.groups[n]) for n in (stream, others[0]))
+            self._groups = (_starts(*own), _starts(*other))
 
     def route(self, rows: pa.RecordBatch, keys: pa.RecordBatch) -> Routed:
-        """Route rows. Cost: a copy of each row per unit that it probes."""
+        """Route rows. Those whose equal value is null go nowhere. Cost: a copy of each row per unit
+        that it probes."""
+        if self._groups is not None:
+            return self._route_in_groups(rows, *self._groups)
         places = content_hashes(rows, self._codec) % np.uint64(self._count)
         places = places.astype(np.int64)
         if self._probed is None:  # of one stream: all units but its own
@@ -113,6 +156,29 @@ class BicliqueRouter:
         roles[:, 0] = Role.STORE
         positions = np.repeat(np.arange(len(places), dtype=np.int64), buckets.shape[1])
         return Routed(positions, buckets.ravel(), roles.ravel())
+
+    def _route_in_groups(self, rows: pa.RecordBatch, own: Numbers, other: Numbers) -> Routed:
+        values = self._part.values(own_column(rows), rows.num_rows)
+        encoded = self._keys.encode(pa.record_batch([values], ["k"]))
+        places = np.flatnonzero(encoded.valid)
+        hashes = encoded.hashes[places]
+        contents = content_hashes(rows.take(pa.array(places)), self._codec)
+        mine, theirs = ((hashes % np.uint64(len(g) - 1)).astype(np.int64) for g in (own, other))
+        size = (own[mine + 1] - own[mine]).astype(np.uint64)
+        stored = own[mine] + (contents % size).astype(np.int64)
+        counts = other[theirs + 1] - other[theirs] + 1
+        positions = np.repeat(np.arange(len(places)), counts)
+        step = np.arange(len(positions)) - np.repeat(np.cumsum(counts) - counts, counts)
+        is_own = step == 0
+        buckets = np.where(is_own, stored[positions], other[theirs[positions]] + step - 1)
+        roles = np.where(is_own, Role.STORE, Role.PROBE).astype(np.int8)
+        return Routed(places[positions], buckets, roles)
+
+
+def _starts(units: tuple[int, int], groups: int) -> Numbers:
+    """Where the groups of units begin, which are about as large, and where the last one ends."""
+    first, count = units
+    return first + np.arange(groups + 1, dtype=np.int64) * count // groups
 
 
 def _range(units: tuple[int, int]) -> tuple[int, int]:

@@ -58,7 +58,11 @@ from lsmstate.spark_integration.joins.event_time import (
 )
 from lsmstate.spark_integration.joins.final import refuse_time_of_final
 from lsmstate.spark_integration.joins.late_rows import LateRows
-from lsmstate.spark_integration.joins.residual_filter import check_evaluated_here, filtered
+from lsmstate.spark_integration.joins.residual_filter import (
+    check_evaluated_here,
+    filtered,
+    left_to_spark,
+)
 from lsmstate.spark_integration.joins.run_join import run_join
 from lsmstate.spark_integration.joins.spec_operator import all_columns, pinned_inputs, plan_of
 from lsmstate.spark_integration.joins.watermarks import (
@@ -70,7 +74,7 @@ from lsmstate.spark_integration.joins.watermarks import (
     watermark_missing,
     watermarked,
 )
-from lsmstate.spark_integration.plan.inputs import Inputs
+from lsmstate.spark_integration.plan.inputs import Inputs, UnfitInputError
 from lsmstate.spark_integration.plan.options import OperatorOptions
 from lsmstate.spark_integration.plan.stateful_plan import StatefulPlan
 from lsmstate.spark_integration.stateful_operator.build import default_buckets, stateful_operator
@@ -103,7 +107,10 @@ class ThetaRequest:
     def joined(self, operator: str) -> DataFrame:
         """Build the operator. ``operator``: the name of the function that the user called."""
         spark = next(iter(self.streams.values())).sparkSession
-        inputs = Inputs.of(spark, self.streams, {name: [] for name in self.streams})
+        try:
+            inputs = Inputs.of(spark, self.streams, {name: [] for name in self.streams})
+        except InvalidArgumentError as unfit:
+            raise UnfitInputError(str(unfit)) from unfit
         rows = {plan.name: plan.rows for plan in inputs.plans}
         operations = operation_columns(rows, self.changes or {})
         here, residual = self._split(_stored(rows, operations))
@@ -400,9 +407,12 @@ def _explained(kind: str, routing: Routing, streams: Mapping[str, DataFrame]) ->
     if isinstance(routing, BicliqueRouting):
         first, second = routing.units
         m, n = (routing.units[name][1] for name in (first, second))
+        d, e = (routing.groups.get(name, 1) for name in (first, second))
+        of = f" in {d} and {e} groups by {routing.parts[first]}" if routing.groups else ""
         return (
-            f"routing biclique: {m} buckets for {first}, {n} for {second}; a row of {first} is "
-            f"sent to {n + 1} buckets and a row of {second} to {m + 1}, and each is stored once"
+            f"routing biclique: {m} buckets for {first}, {n} for {second}{of}; a row of {first} is "
+            f"sent to {n / e + 1:g} buckets and a row of {second} to {m / d + 1:g}, and each is "
+            "stored once"
         )
     if isinstance(routing, ThetaRanges):
         return (
