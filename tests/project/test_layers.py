@@ -26,6 +26,7 @@ ORDER = {
     ),
     "joins": (
         *("conditions", "plan", "routing", "routing/skew", "routing/ranges", "routing/documents"),
+        "routing/scaling",
         "specs",
         *("local/parts", "local/inner", "local/changes", "local/rooted", "local/similarity"),
         *("local/timed", "local/theta", "local/documents"),
