@@ -40,7 +40,7 @@ help:
 	@echo "make test    lint, types, then the tests (ARGS= goes to pytest)"
 	@echo "make build   virtual environment and extensions      make debug   the same with assertions, and the tests of the store"
 	@echo "make stress  the slow tests, all random examples     make bench   benchmarks"
-	@echo "make figures the UMJoin paper's figures 5 to 7    make peers   Spark's own joins beside ours (both SF=1; 10 minutes and more)"
+	@echo "make figures figures and tables of the papers       make peers   Spark's own joins beside ours (both SF=1; 10 minutes and more)"
 	@echo "make lint    ruff                                    make types   mypy"
 	@echo "make docs    the documents in build/site, strict     make docs-serve  the same on http://127.0.0.1:8000"
 	@echo "make wheel   dist/: one wheel for CPython 3.11 and later, and the source distribution it is built from"
@@ -70,6 +70,9 @@ bench: build
 # Images and runs.jsonl in bench/joins/figures, tables on standard output; a run on file is not repeated.
 figures: build
 	@$(BIN)/python -m bench.joins.umjoin_figures --scale $(SF)
+	@$(BIN)/python -m bench.joins.bistream_figures
+	@$(BIN)/python -m bench.joins.ordered_protocol
+	@$(BIN)/python -m bench.joins.thesis_tables
 
 peers: check-all build
 	@$(BIN)/python -m bench.spark.spark_joins --scale $(SF)
