@@ -152,7 +152,7 @@ def test_conditions_stand_at_the_lowest_node_that_has_their_streams() -> None:
     below, root = ThetaTree.create(spec, ["a", "b", "c"]).nodes
     assert below.spec.on == "a.`0_n` >= b.`1_n` AND a.`0_n` <= b.`1_m` AND a.`0_m` <> 3"
     assert "abs(`(a b)`.`1_m` - c.`2_m`) <= 1" in root.spec.on
-    assert "`(a b)`.`0_n` + `(a b)`.`1_n` + c.`2_n` < 20" in root.spec.on
+    assert "((`(a b)`.`0_n` + `(a b)`.`1_n`) + c.`2_n`) < 20" in root.spec.on
 
 
 @pytest.mark.parametrize(
