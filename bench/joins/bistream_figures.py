@@ -1,6 +1,6 @@
 """BiStream's tables and figures: messages, stored rows and capacity are counted, throughput timed.
 
-    python -m bench.joins.bistream_figures [--rows 40000] [--only messages capacity throughput 12]
+    python -m bench.joins.bistream_figures [--rows 200000] [--only messages capacity throughput 12]
 
 - Messages, stored rows and loads of the join-biclique (JB, with CR subgroups) and the join-matrix
   (JM), beside equations 1, 2, 5 and 6. They hold for distinct rows: equal ones share a unit.
@@ -65,10 +65,11 @@ class Counted:
 
 
 class Routed:
-    """A routing, with the tables that it makes of what its buckets see."""
+    """A routing, with the tables that it makes of what its buckets see, as often as on Spark."""
 
-    def __init__(self, routing: Any, units: int) -> None:
+    def __init__(self, routing: Any, units: int, period: int = 4) -> None:
         self.routing = routing
+        self.period = period
         self.units = units
         self.table: Any = None
         self.number = 0
@@ -80,8 +81,9 @@ class Routed:
         if is_observed and self.table is None:
             name, rows = next(iter(arriving.items()))
             self.table = self.routing.sampled_table(name, rows, rows, 0)
+        is_last = (self.number + 1) % self.period == 0
         observers = {
-            unit: self.routing.observer(unit, self.table, self._kept.get(unit), is_last=True)
+            unit: self.routing.observer(unit, self.table, self._kept.get(unit), is_last=is_last)
             for unit in (range(self.units) if is_observed else ())
         }
         for name, rows in arriving.items():
@@ -96,6 +98,7 @@ class Routed:
         self.number += 1
         if is_observed:
             self._kept = {unit: observer.kept() for unit, observer in observers.items()}
+        if is_observed and is_last:
             seen = [observer.observed() for observer in observers.values()]
             self.table = self.routing.next_table(self.table, seen, self.number)
 
@@ -105,9 +108,9 @@ def spec_of(on: str, arriving: Rows) -> ThetaSpec:
     return ThetaSpec.create({name: rows.schema for name, rows in arriving.items()}, on)
 
 
-def ranges(on: str, arriving: Rows, units: int) -> Routed:
+def ranges(on: str, arriving: Rows, units: int, period: int = 4) -> Routed:
     """Our routing by ranges."""
-    return Routed(ThetaRanges.for_spec(spec_of(on, arriving)).settled(units, {}), units)
+    return Routed(ThetaRanges.for_spec(spec_of(on, arriving)).settled(units, {}), units, period)
 
 
 def biclique(arriving: Rows, units: int, groups: int | None = None) -> Routed:
@@ -194,7 +197,7 @@ def print_messages() -> None:
             for routed in (biclique(last[0], 16), matrix(last[0], 16))
             for found in counted(routed, last)
         ]
-        ours = counted(ranges(on, batches[0], 16), batches)[-1]
+        ours = counted(ranges(on, batches[0], 16, period=1), batches)[-1]
         average = ours.stored.total() / 16
         print(
             f"| {name} | {shown[0]:.2f} | {shown[1]:.2f} | {ours.messages / ours.rows:.2f} "
@@ -334,7 +337,7 @@ def main() -> None:
     """Print tables of Markdown, and save the figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parts = ("messages", "capacity", "throughput", "12")
-    parser.add_argument("--rows", type=int, default=40_000)
+    parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", nargs="+", choices=parts, default=parts)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "figures")

@@ -134,7 +134,7 @@ class ThetaRequest:
             "routing": kind,
             "forced shares": dict(self.skew.shares) if self.skew.shares is not None else None,
         }
-        lines = [*spec.explained(), *(f"condition {c}: left to Spark" for c in residual)]
+        lines = [*spec.explained(), *map(left_to_spark, residual)]
         if spec.emits_changes:
             lines.append(f"results: column {OPERATION!r} is +I for a new one, -D for a retracted")
         if spec.event_time is not None:
@@ -259,7 +259,8 @@ class ThetaRequest:
         if kind in ("biclique", "ranges"):
             self._check_stores_once(kind, is_typed)
             if kind == "biclique":
-                return kind, BicliqueRouting.of(rows, buckets)
+                parts = common[0] if common and len(rows) == 2 else None
+                return kind, BicliqueRouting.of(rows, buckets, parts)
             return kind, ThetaRanges.for_spec(theta)
         if kind == "hash":
             if not common:

@@ -22,10 +22,10 @@ from lsmstate.spark_integration.plan.inputs import Inputs
 from lsmstate.spark_integration.plan.options import OperatorOptions
 from support.spark_streams import FileStream, assert_same_rows, committed, run_to_end
 
-pytestmark = [pytest.mark.spark, pytest.mark.stress]
+pytestmark = [pytest.mark.spark, pytest.mark.stress, pytest.mark.timeout(1800)]
 
 #: Rows of each stream in a micro-batch, which is a minute, and for how many of them.
-RATES = ((110, 8), (200, 22), (84, 26))
+RATES = ((110, 4), (200, 18), (84, 24))
 WINDOW_MINUTES = 5
 #: Minutes that a unit holds: the window, one of the watermark, and what is left of a period.
 HELD_MINUTES = 6.5
