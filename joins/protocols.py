@@ -298,15 +298,6 @@ class Observer(Protocol):
 
 
 @runtime_checkable
-class ForgettingObserver(Observer, Protocol):
-    """An observer of rows that expire."""
-
-    def forget(self, watermark_us: int) -> None:
-        """Forget what has expired by a watermark, in microseconds since 1970."""
-        ...
-
-
-@runtime_checkable
 class ObservingRouting(TableRouting, Protocol):
     """A routing whose buckets have observers, and whose first table is made from rows."""
 

@@ -83,7 +83,9 @@ class Routed:
             self.table = self.routing.sampled_table(name, rows, rows, 0)
         is_last = (self.number + 1) % self.period == 0
         observers = {
-            unit: self.routing.observer(unit, self.table, self._kept.get(unit), is_last=is_last)
+            unit: self.routing.observer(
+                unit, self.table, self._kept.get(unit), is_last=is_last, watermark_us=None
+            )
             for unit in (range(self.units) if is_observed else ())
         }
         for name, rows in arriving.items():
@@ -93,7 +95,7 @@ class Routed:
             for unit, observer in observers.items():
                 own = (routed.buckets == unit) & (routed.roles == Role.STORE)
                 mine = rows.take(pa.array(routed.positions[own]))
-                observer.add(name, mine, mine)
+                observer.add(name, mine, mine, Role.STORE)
             yield name, rows, routed
         self.number += 1
         if is_observed:

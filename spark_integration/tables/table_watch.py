@@ -10,12 +10,7 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 
-from lsmstate.joins.protocols import (
-    ForgettingObserver,
-    ObservingRouting,
-    Role,
-    Routing,
-)
+from lsmstate.joins.protocols import ObservingRouting, Role, Routing
 from lsmstate.spark_integration.checkpoint.task_run import TaskRun
 from lsmstate.spark_integration.plan.bucket import Bucket, InputBatch
 from lsmstate.spark_integration.plan.stateful_plan import StatefulPlan
@@ -60,8 +55,6 @@ class TableWatch:
             is_last=precedes_table(run.batch_id),
             watermark_us=bucket.watermark_us,
         )
-        if isinstance(self._observer, ForgettingObserver) and bucket.watermark_us is not None:
-            self._observer.forget(bucket.watermark_us)
 
     @classmethod
     def of(

@@ -280,9 +280,9 @@ CASES = {
     "theta tree": KindCase(
         {"a": A, "b": B, "c": C},
         "SELECT a.*, b.*, c.* FROM a JOIN b ON a.k BETWEEN b.j AND b.y JOIN c ON c.z - b.y <= 1 "
-        "AND c.j <> a.k",
-        "a.k BETWEEN b.j AND b.y AND c.z - b.y <= 1 AND c.j <> a.k", {"algorithm": "tree"},
-        other_on="a.k BETWEEN b.j AND b.y AND c.z - b.y <= 2 AND c.j <> a.k",
+        "AND c.j = a.k",
+        "a.k BETWEEN b.j AND b.y AND c.z - b.y <= 1 AND c.j = a.k", {"algorithm": "tree"},
+        other_on="a.k BETWEEN b.j AND b.y AND c.z - b.y <= 2 AND c.j = a.k",
     ),
     "theta in time": KindCase(
         TIMED, f"SELECT a.*, b.* FROM a JOIN b ON {NEAR} AND a.x <= b.y", f"{NEAR} AND a.x <= b.y",

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lsmstate.joins.protocols import Routed
+from lsmstate.joins.protocols import Role, Routed
 from lsmstate.joins.routing.biclique import BicliqueRouter, BicliqueRouting
 from lsmstate.joins.routing.hash_router import NO_MARKS
 from lsmstate.joins.routing.scaling.two_phase import Group, TwoPhaseScaling
@@ -162,10 +162,19 @@ class ScaledBiclique:
         return SeenLoad.from_json(bucket, found)
 
     def observer(
-        self, bucket: int, table: ScaledTable, kept: Mapping[str, Any] | None, *, is_last: bool
+        self,
+        bucket: int,
+        table: ScaledTable,
+        kept: Mapping[str, Any] | None,
+        *,
+        is_last: bool,
+        watermark_us: int | None,
     ) -> "LoadObserver":
-        """Count what a bucket stores."""
-        return LoadObserver(self, SeenLoad.from_json(bucket, kept or {}))
+        """Count what a bucket stores, without what has expired by the watermark."""
+        found = LoadObserver(self, SeenLoad.from_json(bucket, kept or {}))
+        if watermark_us is not None:
+            found.forget(watermark_us)
+        return found
 
 
 class ScaledRouter:
@@ -194,7 +203,12 @@ class LoadObserver:
         self._bucket = before.bucket
         self._stored = dict(before.stored_bytes)
 
-    def add(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch) -> None:
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Nothing."""
+        return {}
+
+    def add(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch, role: Role) -> None:
         """Note rows that are stored. Cost: a few vector operations."""
         sizes = row_sizes(rows)
         times = pc.fill_null(rows.column(self._routing.times[stream]).cast(pa.int64()), 0)

@@ -5,18 +5,23 @@ import pytest
 from bench.joins.ordered_protocol import HybridClock, InOrder, Network, Stamp, simulate
 
 
-@pytest.mark.parametrize("dispatchers", [1, 3])
+@pytest.mark.parametrize("dispatchers", [2, 3])
 def test_without_the_protocol_pairs_are_lost_and_doubled_and_with_it_none(dispatchers: int) -> None:
     network = Network(dispatchers)
     without = [simulate("none", 500, seed, network) for seed in range(4)]
-    assert sum(found.lost for found in without) > 4
-    assert sum(found.doubled for found in without) > 4
+    assert sum(found.lost for found in without) > 2
+    assert sum(found.doubled for found in without) > 2
     for protocol in ("hybrid clock", "own counter"):
         for seed in range(4):
             found = simulate(protocol, 500, seed, network)
             assert (found.lost, found.doubled) == (0, 0)
             assert found.left == 0 or protocol == "own counter"
             assert found.pairs > 200
+
+
+def test_one_dispatcher_whose_messages_do_not_overtake_needs_no_protocol() -> None:
+    found = simulate("none", 500, 1, Network(1))
+    assert (found.lost, found.doubled) == (0, 0)
 
 
 def test_counters_keep_more_rows_back_than_clocks() -> None:

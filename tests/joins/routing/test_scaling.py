@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bench.joins.scaling_figure import simulated
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.joins.protocols import ForgettingObserver, ObservingRouting, Role
+from lsmstate.joins.protocols import ObservingRouting, Role
 from lsmstate.joins.routing.biclique import BicliqueRouting
 from lsmstate.joins.routing.scaling.scaled_biclique import ScaledBiclique, SeenLoad
 from lsmstate.joins.routing.scaling.two_phase import Group, TwoPhaseScaling
@@ -123,12 +123,11 @@ def test_pairs_within_the_window_meet_once_while_units_come_and_go() -> None:
     active, probed = [], []
     for second in range(40):
         observers = {
-            bucket: ROUTING.observer(bucket, table, kept.get(bucket), is_last=True)
+            bucket: ROUTING.observer(
+                bucket, table, kept.get(bucket), is_last=True, watermark_us=second * US
+            )
             for bucket in range(8)
         }
-        for observer in observers.values():
-            assert isinstance(observer, ForgettingObserver)
-            observer.forget(second * US)
         for stream in "ab":
             rows = batch(number, 30 if 10 <= second < 22 else 4, second)
             number += rows.num_rows
@@ -145,7 +144,7 @@ def test_pairs_within_the_window_meet_once_while_units_come_and_go() -> None:
             assert found.positions[own].tolist() == list(range(rows.num_rows))
             for bucket in set(found.buckets[own].tolist()):
                 places = found.positions[own & (found.buckets == bucket)]
-                observers[bucket].add(stream, rows.take(pa.array(places)), rows)
+                observers[bucket].add(stream, rows.take(pa.array(places)), rows, Role.STORE)
             numbers = rows.column("n").to_pylist()
             stored += [
                 (stream, numbers[p], second, b)
