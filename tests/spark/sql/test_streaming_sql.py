@@ -215,12 +215,12 @@ ANY_CONDITION = {
         "c.ck < o.ck",
         "range in o, range in c; a row reads all rows beyond one bound of o",
     ),
-    "cust c JOIN ord o ON c.nk BETWEEN o.price AND o.ok": (
+    "cust c JOIN ord o ON c.nk >= o.price AND c.nk <= o.ok": (
         "c.nk >= o.price AND c.nk <= o.ok",
         "range in o",
     ),
     "cust c JOIN ord o ON abs(c.nk - o.price) <= 2": (
-        "abs(c.nk - o.price) <= 2",
+        "absc.nk - o.price <= 2",
         "range in o, checked on candidates",
     ),
     "cust c JOIN ord o ON c.ck = o.ck OR c.nk = o.price": (
