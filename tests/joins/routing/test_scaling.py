@@ -121,7 +121,7 @@ def test_pairs_within_the_window_meet_once_while_units_come_and_go() -> None:
     table, kept, number = ROUTING.initial_table, {}, 0
     stored: list[tuple[str, int, int, int]] = []  # stream, number, second, bucket
     active, probed = [], []
-    for second in range(40):
+    for second in range(60):
         observers = {
             bucket: ROUTING.observer(
                 bucket, table, kept.get(bucket), is_last=True, watermark_us=second * US
