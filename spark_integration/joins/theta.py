@@ -259,8 +259,8 @@ class ThetaRequest:
         if kind in ("biclique", "ranges"):
             self._check_stores_once(kind, is_typed)
             if kind == "biclique":
-                parts = common[0] if common and len(rows) == 2 else None
-                return kind, BicliqueRouting.of(rows, buckets, parts)
+                groups = common[0] if common and len(rows) == 2 else None
+                return kind, BicliqueRouting.of(rows, buckets, groups)
             return kind, ThetaRanges.for_spec(theta)
         if kind == "hash":
             if not common:
