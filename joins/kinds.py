@@ -28,7 +28,6 @@ from lsmstate.joins.local.timed.asof_join import AsofLocalJoin
 from lsmstate.joins.local.timed.event_time_join import EventTimeJoin
 from lsmstate.joins.local.timed.final_join import FinalJoin
 from lsmstate.joins.protocols import Context, LocalJoin, MakesLocalJoin, Spec
-from lsmstate.joins.routing.documents.learned_routing import REPARTITIONS
 from lsmstate.joins.specs.asof import AsofSpec
 from lsmstate.joins.specs.binary_tree import BinaryTree
 from lsmstate.joins.specs.changes import ChangeSpec, GraphChangeSpec
@@ -175,7 +174,7 @@ for _kind in (
         "natural join of documents",
         NaturalSpec,
         NaturalLocalJoin,
-        counters=(*COUNTERS, REPARTITIONS),
+        counters=COUNTERS,
         judges_time=True,
     ),
 ):

@@ -275,6 +275,11 @@ def needs_local_tables(routing: TableRouting) -> bool:
     return not makes_tables_alike(routing) and bool(getattr(routing, "needs_tables", True))
 
 
+def counters_of(routing: Routing) -> tuple[str, ...]:
+    """What its observers count, as a routing says by an attribute ``counters``."""
+    return tuple(getattr(routing, "counters", ()))
+
+
 class Observer(Protocol):
     """Watches what one bucket stores in one micro-batch."""
 

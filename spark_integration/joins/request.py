@@ -1,6 +1,6 @@
 """The checked arguments of multiway_join, and the forms in which the operator is built."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
@@ -156,7 +156,10 @@ class JoinRequest:
         joined = spec.joined if isinstance(spec, TimedSpec) else spec
         if isinstance(joined, GraphSpec):
             plan = with_shares(plan, joined, self.rows or {}, self.shares)
-        told = [explained_time(spec.event_time), *map(left_to_spark, self.residual)]
+        rest: Sequence[str] = self.residual
+        if spec.event_time is not None:  # intervals say what is forgotten
+            rest = conditions_beside(self.inputs, self.residual)
+        told = [explained_time(spec.event_time), *map(left_to_spark, rest)]
         return _explaining(plan, "\n".join(told))
 
     def _plan(self, spec: Spec, types: Mapping[str, Any]) -> StatefulPlan:

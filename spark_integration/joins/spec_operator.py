@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from lsmstate.joins.kinds import kind_of, pinned
-from lsmstate.joins.protocols import Routing, Spec
+from lsmstate.joins.protocols import Routing, Spec, counters_of
 from lsmstate.joins.specs.one_key import output_names
 from lsmstate.spark_integration.columns.schemas import output_fields
 from lsmstate.spark_integration.joins.late_rows import LateRows
@@ -100,7 +100,7 @@ def plan_of(
         skew=skew,
         routing=routing,
         join=pinned(spec),
-        counters=kind_of(spec).counters,
+        counters=(*kind_of(spec).counters, *counters_of(routing)),
         watches_time=spec.event_time is not None,
     )
 

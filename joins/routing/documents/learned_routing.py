@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -123,6 +123,8 @@ class SeenDocuments:
 @dataclass(frozen=True)
 class LearnedRouting:
     """Made by the face of ``natural_join``."""
+
+    counters: ClassVar[tuple[str, ...]] = (REPARTITIONS,)
 
     kind: str = HYPERCUBE
     reading: Reading = READING

@@ -167,7 +167,7 @@ def test_the_choice_is_explained(spark: Any, streams: dict[str, FileStream]) -> 
         (CHAIN, {"shares": {"c.ck": 200}, "buckets": 4}, "need 200 buckets"),
         (f"{CHAIN} AND c.nope < 3", {}, "there is no column 'nope' in stream 'c'"),
         (f"{CHAIN} AND o.day <", {}, "syntax error at '<', line 1"),
-        ("c.ck = o.ck", {"skew": "spread"}, "no equality connects all of the streams c, o, l"),
+        ("c.ck = o.ck", {"hot_keys": "spread"}, "no equality connects all of the streams c, o, l"),
     ],
 )
 def test_what_does_not_fit_is_refused(

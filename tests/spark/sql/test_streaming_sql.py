@@ -217,7 +217,7 @@ ANY_CONDITION = {
     ),
     "cust c JOIN ord o ON c.nk >= o.price AND c.nk <= o.ok": (
         "c.nk >= o.price AND c.nk <= o.ok",
-        "range in o",
+        "interval in o, range in c",
     ),
     "cust c JOIN ord o ON abs(c.nk - o.price) <= 2": (
         "absc.nk - o.price <= 2",
