@@ -105,10 +105,16 @@ def read_record_in(place: StatePlace, name: str) -> dict[str, Any] | None:
     return _unpacked(raw, path)
 
 
-def listed_files(place: StatePlace, directory: str) -> dict[str, int]:
-    """The files directly in a directory of a place, with their sizes. OSError."""
+def listed_files(place: StatePlace, directory: str) -> list[str]:
+    """The names of the files directly in a directory of a place; none if it is absent. OSError."""
+    if place.local_directory is not None:
+        try:
+            # No look at each: others may remove one meanwhile.
+            return os.listdir(os.path.join(place.local_directory, directory))
+        except FileNotFoundError:
+            return []
     files = place.files.below(directory)
-    return retried(files.sizes, f"listing {files.where}")
+    return list(retried(files.sizes, f"listing {files.where}"))
 
 
 def _packed(content: dict[str, Any]) -> bytes:

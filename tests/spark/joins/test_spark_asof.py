@@ -116,7 +116,7 @@ def test_without_equal_columns_all_rows_lie_in_one_bucket(spark: Any, tmp_path: 
         db.execute("SET TimeZone = 'UTC'")
         for name, table in tables.items():
             db.register(name, table)
-        sql = "SELECT a.*, b.* FROM a ASOF JOIN b ON a.at > b.at"
+        sql = "SELECT a.*, b.k AS k_b, b.at AS at_b, b.y FROM a ASOF JOIN b ON a.at > b.at"
         rows = db.execute(sql).to_arrow_table().to_pylist()
     assert found == Counter(tuple(row.values()) for row in rows)
     assert len(found) > 100

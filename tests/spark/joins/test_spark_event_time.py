@@ -74,7 +74,7 @@ def test_rows_of_one_window_are_joined(
     streams = {"a": read(spark, a), "b": read(spark, b)}
     joined = multiway_join(streams, "a.k = b.k AND a.na <> b.nb", time=Time(window=window))
     assert "a: until the watermark is 1:00:00 past at" in explain_join(joined)
-    start = f"(epoch(least(a.at, b.at)) // {60 * slide}) * {60 * slide}"
+    start = f"floor(epoch(least(a.at, b.at)) / {60 * slide}) * {60 * slide}"
     # DuckDB's greatest and least leave nulls out.
     known = "a.at IS NOT NULL AND b.at IS NOT NULL"
     inside = f"{known} AND epoch(greatest(a.at, b.at)) < {start} + {60 * size}"

