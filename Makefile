@@ -16,6 +16,8 @@ JOBS ?= 2
 DIST := --dist loadfile --no-loadscope-reorder
 # Further arguments of pytest, e.g. ARGS="-k layers".
 ARGS ?=
+# Compiling goes on while pip installs, and beside mypy.
+MAKEFLAGS += --jobs=2
 # What `make debug-quick` runs: tests of the extensions, and of the store over them.
 DEBUG_TESTS := tests/codecs tests/sstable $(patsubst %,tests/store/%.py,contract/test_random_machines \
 	$(patsubst %,lsm/test_%,deletes lsm_store memtable memtables partial_merge snapshot))
@@ -81,7 +83,7 @@ lint: $(STAMPS)/dev
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 
-# The first needs no extension, so `make -j2` compiles beside it.
+# The first needs no extension: it goes on while they are compiled.
 types: mypy stubtest
 
 mypy: $(STAMPS)/dev
@@ -141,7 +143,7 @@ $(VENV)/bin/python:
 	@.ci/preflight python >/dev/null
 	@$$(.ci/preflight python) -m venv $(VENV)
 
-# What compiles the extensions comes first, and little it is: `make -j2` compiles while pip installs.
+# What compiles the extensions comes first, and little it is: compiling goes on while pip installs.
 $(STAMPS)/compile: pyproject.toml | $(VENV)/bin/python
 	@echo "installing into $(VENV) (Spark is large: some minutes the first time)" >&2
 	@mkdir -p $(STAMPS)

@@ -97,7 +97,7 @@ def extensions() -> list[Extension]:
         py_limited_api=STABLE_ABI,
         extra_compile_args=flags,
     )
-    return [*compiled, shared]
+    return [shared, *compiled]
 
 
 def cythonized() -> list[Extension]:
