@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 
 import numpy as np
+import pyarrow as pa
 
 from bench.common.workloads import Workload
 from bench.store.commits import NEXT_BATCH, Bucket, further_batches
@@ -97,7 +98,9 @@ class Steps:
                     for _ in side.probe(0, few):
                         pass
 
-    def _batches_of_streams(self, rows: int) -> Iterator[tuple]:
+    def _batches_of_streams(
+        self, rows: int
+    ) -> Iterator[tuple[int, pa.RecordBatch, pa.RecordBatch, pa.RecordBatch]]:
         third = Workload(rows, batch_rows=self._work.batch_rows)
         for turn in zip(*(third.numbered_batches(seed) for seed in range(3)), strict=True):
             for stream, (batch, numbers) in enumerate(turn):
