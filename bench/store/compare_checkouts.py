@@ -10,6 +10,7 @@ Each checkout needs its extensions compiled; ``--python`` names another interpre
 
 import argparse
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -33,6 +34,9 @@ TITLES = {
 }
 #: Merging falls on few of the steps, so their mean tells more than their median.
 MEANS = ("commit_all",)
+
+#: Rows of a step, as in the titles.
+BATCH = 10_000
 
 Figures = dict[str, float]
 
@@ -88,6 +92,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=90)
     parser.add_argument("--python", default=sys.executable, help="interpreter of the first one")
     given = parser.parse_args()
+    most = 3 * math.ceil(given.rows // 3 / BATCH)
+    if given.rounds > most:
+        parser.error(f"--rows {given.rows} has batches for {most} rounds, not for {given.rounds}")
     with tempfile.TemporaryDirectory(prefix="compare-") as directory:
         checkouts = [
             Checkout(path, python, given.rows, os.path.join(directory, name))
