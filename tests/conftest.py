@@ -20,6 +20,18 @@ pytest_plugins = ["support.cpu_times"]
 #: Whether Spark compiles code for each plan, as it does for users and in `make stress`.
 #: For the few rows of most tests that takes longer than to interpret the plan.
 CODEGEN = os.environ.get("LSMSTATE_CODEGEN", "false")
+FACTORY = "FALLBACK" if CODEGEN == "true" else "NO_CODEGEN"
+#: Tests are over before code that is compiled a second time, and better, pays.
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+# The same for the programs that tests start: Spark reads its settings from Java's properties, too.
+os.environ["SPARK_SUBMIT_OPTS"] = " ".join(
+    [
+        JAVA_OPTIONS,
+        f"-Dspark.sql.codegen.wholeStage={CODEGEN}",
+        f"-Dspark.sql.codegen.factoryMode={FACTORY}",
+    ]
+)
 
 # For tests that do not say how many; 100 is what hypothesis tries.
 settings.register_profile("lsmstate", max_examples=examples(100))
@@ -64,14 +76,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.memory", "1g")
-        # Tests are over before code that is compiled a second time, and better, pays.
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        .config("spark.driver.extraJavaOptions", JAVA_OPTIONS)
         # As lsmstate.spark.configure has it: a worker is a fork, and imports nothing anew.
         .config("spark.python.daemon.module", "lsmstate.spark_integration.daemon")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.sql.codegen.wholeStage", CODEGEN)
-        .config("spark.sql.codegen.factoryMode", "FALLBACK" if CODEGEN == "true" else "NO_CODEGEN")
+        .config("spark.sql.codegen.factoryMode", FACTORY)
         .config("spark.sql.session.timeZone", "Europe/Berlin")
         .config("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
         .config("spark.sql.streaming.pollingDelay", "10ms")

@@ -128,7 +128,7 @@ def test_interrupted_writes_are_whole_or_not_there_and_nothing_stays_charged(
     acknowledged = Counter()
     reasons = []
     number = 0
-    wanted = 2000 if every else 100
+    wanted = 2000 if every else 40
     directory = str(tmp_path)
     while alarm.interrupts < wanted:
         with LsmStore.open(directory, [STREAM], options=options) as store:
@@ -165,7 +165,7 @@ def test_interrupted_writes_are_whole_or_not_there_and_nothing_stays_charged(
     alarm.kept = None
     gc.collect()
     assert held_bytes() == before
-    assert len(reasons) > 5
+    assert len(reasons) > (5 if every else 1)
 
 
 class Calls:
@@ -281,7 +281,7 @@ def test_interrupted_calls_of_every_kind_leave_a_store_that_works_or_can_be_clos
     gc.collect()
     before, before_at_once = held_bytes(), held_bytes(GIVEN_BACK_AT_ONCE)
     options = Options(memory_bytes=CAP, sync="never", background=background)
-    wanted, most_rows = (2000, 20_000) if every else (80, 5_000)
+    wanted, most_rows = (2000, 20_000) if every else (60, 5_000)
     calls = Calls(str(tmp_path), options, chance)
     kinds = Counter()
     reasons = []

@@ -313,7 +313,7 @@ FATES = ("fails", "closed", "zombie", "completes")
 
 
 @settings(
-    max_examples=examples(30),
+    max_examples=examples(15),
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )

@@ -76,7 +76,7 @@ def test_a_temporary_join_leaves_no_open_file(backend, algorithm, is_read):
             piece_bytes=1000,
             state=State(memory="24m", backend=backend),
         )
-        for number in range(8):
+        for number in range(4):
             list(join.process("a", rows_of(2000 * number)))
             join.commit()
         results = join.process("b", rows_of(0))

@@ -130,7 +130,7 @@ def test_a_store_that_is_opened_with_a_smaller_limit_holds_it(tmp_path, merging)
 @pytest.mark.parametrize("backend", ["rocksdb", "memory"])
 @pytest.mark.parametrize("commits", [True, False])
 def test_the_other_backends_leave_few_files(tmp_path, backend, commits):
-    sessions = 3 * SESSIONS
+    sessions = 2 * SESSIONS
     for session in range(sessions):
         with open_store(tmp_path, STREAMS, backend=backend, options=SMALL) as store:
             row = one_row(session)
