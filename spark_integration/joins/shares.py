@@ -22,11 +22,10 @@ from lsmstate.spark_integration.catalyst.catalyst import analyzed_plan, is_class
 from lsmstate.spark_integration.checkpoint.location import below
 from lsmstate.spark_integration.checkpoint.pinned_settings import SKEW, STATE_NAME
 from lsmstate.spark_integration.plan.stateful_plan import StatefulPlan, Wanted
-from lsmstate.spark_integration.skew.checks import check_local
+from lsmstate.spark_integration.plan.storage import kept
 from lsmstate.spark_integration.skew.key_watch import SPREAD
 from lsmstate.spark_integration.stateful_operator.query_start import operators_in
 from lsmstate.spark_integration.tables.versioned_tables import newest_table
-from lsmstate.state_location import StatePlace
 
 #: Operators that are joins.
 _EXPLAINED: Final = (
@@ -128,11 +127,11 @@ def explain_join(joined: DataFrame, checkpoint: str | None = None) -> Explanatio
     if checkpoint is None or not (is_spread or found[0].operator == "natural_join"):
         return _pictured(found[0], found[0].explanation)
     root = found[0].state_dir or below(checkpoint, STATE_NAME)
+    place = kept(found[0].storage_key).place(root)
     if not is_spread:
-        learned = newest_table(StatePlace(root), LearnedRouting()).explain()
+        learned = newest_table(place, LearnedRouting()).explain()
         return _pictured(found[0], learned or found[0].explanation)
-    check_local(root)
-    spread = newest_table(StatePlace(root), SpreadRouting()).explain()
+    spread = newest_table(place, SpreadRouting()).explain()
     text = f"{found[0].explanation}\n{spread or 'no key is spread yet'}"
     return _pictured(found[0], text)
 

@@ -11,7 +11,7 @@
   micro-batch reads the same commit again.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Final
 
@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from lsmstate.errors import CorruptionError
-from lsmstate.joins.routing.skew.spread import RouteTable, SpreadKey
+from lsmstate.joins.routing.skew.spread import TOLD, RouteTable, SpreadKey
 from lsmstate.opening import open_commit
 from lsmstate.options import MIB
 from lsmstate.spark_integration.checkpoint.attempt import bucket_files
@@ -37,10 +37,20 @@ _PIECE_BYTES: Final = 1 * MIB
 _PIECE_SHARE: Final = 64
 
 
+#: Tells what a bucket has committed by a micro-batch, before which Spark may go back to others.
+Told = Callable[[int, int], str | None]
+
+
 def take_over(
-    plan: StatefulPlan, run: TaskRun, store: MultimapStore, table: RouteTable, place: int
+    plan: StatefulPlan,
+    run: TaskRun,
+    store: MultimapStore,
+    table: RouteTable,
+    place: int,
+    told: Told | None = None,
 ) -> int:
-    """Copy the rows that the n-th bucket lacks of its keys into its store.
+    """Copy the rows that the n-th bucket lacks of its keys into its store. ``told`` is asked where
+    the table does not name the owner's commit.
 
     Returns:
         The number of rows.
@@ -60,7 +70,7 @@ def take_over(
     lacking = [key for key, is_known in zip(mine, known, strict=True) if not is_known]
     taken = 0
     for key in lacking:
-        for source, keys, rows in _owners_rows(plan, run, key, place):
+        for source, keys, rows in _owners_rows(plan, run, key, place, told):
             taken += store.append(source.name, rows, keys)
     if lacking:
         hashes = np.array([key.hash for key in lacking], np.uint64).view(np.int64)
@@ -74,7 +84,7 @@ def take_over(
 
 
 def _owners_rows(
-    plan: StatefulPlan, run: TaskRun, key: SpreadKey, place: int
+    plan: StatefulPlan, run: TaskRun, key: SpreadKey, place: int, told: Told | None
 ) -> Iterator[tuple[InputPlan, pa.RecordBatch, pa.RecordBatch]]:
     """The earlier rows of the streams that are not spread: input, keys, rows."""
     addition = key.addition
@@ -85,9 +95,20 @@ def _owners_rows(
             "from a copy",
             run.place.where,
         )
-    directory = bucket_files(run, run.pinned.bucket_ids[key.buckets[0]])
+    owner_place = key.buckets[0]
+    pointer: str | None = addition.pointer
+    if pointer == TOLD:
+        pointer = None if told is None else told(owner_place, addition.batch)
+    if pointer is None:
+        raise CorruptionError(
+            f"says no more what bucket {run.pinned.bucket_ids[owner_place]} had committed by "
+            f"micro-batch {addition.batch}, which hot key {key.key} was spread from; restore the "
+            "checkpoint from a copy",
+            run.place.where,
+        )
+    directory = bucket_files(run, run.pinned.bucket_ids[owner_place])
     piece_bytes = min(_PIECE_BYTES, plan.memory_bytes // _PIECE_SHARE)
-    with closing(open_commit(directory, addition.pointer, options=plan.options)) as owner:
+    with closing(open_commit(directory, pointer, options=plan.options)) as owner:
         for source in plan.inputs:
             if source.name == key.stream:
                 continue

@@ -10,7 +10,6 @@ from lsmstate.options import MIB, MINIMUM_MEMORY_BYTES, STORE_MEMORY_BYTES
 from lsmstate.spark_integration.catalyst.catalyst import analyzed_plan, is_classic, items, kind_of
 from lsmstate.spark_integration.plan.options import nearest
 from lsmstate.spark_integration.skew.key_watch import OBSERVE, SPREAD
-from lsmstate.state_location import local_path
 
 #: Nodes of Spark's plans that keep rows in their order, by the beginning of their names.
 _IN_ORDER: Final = (
@@ -53,17 +52,6 @@ def check_memory(streams: Sequence[str], memory_bytes: int) -> None:
             f"memory={memory_bytes} is too small for hot_keys={SPREAD!r} of three or more streams: "
             "a bucket that is added to a hot key reads the files of another bucket beside its own; "
             f"give at least {needed} bytes ('{needed // MIB}m')"
-        )
-
-
-def check_local(place: str | None) -> None:
-    """InvalidArgumentError if hot keys are to be spread and the state is not in a local directory.
-    On a remote file system, the first of several tasks cannot create a file that the others are
-    sure to read, and tables of hot keys are not the same in all attempts."""
-    if place is not None and local_path(place) is None:
-        raise InvalidArgumentError(
-            f"hot_keys={SPREAD!r} needs its state in a local directory, not in {place}; name one "
-            f"with state_dir, or use hot_keys={OBSERVE!r}"
         )
 
 

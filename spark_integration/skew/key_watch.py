@@ -4,20 +4,28 @@ A bucket keeps a sketch of the keys of each stream in a stream of its own store.
 survives a restart, and a repeated micro-batch counts its rows once. If hot keys are spread, the
 bucket reports its counts to the next table of routes, and copies the rows that it lacks of the keys
 it was added to.
+
+Where tables must be made alike (``VersionedTables``), the rows of a micro-batch are counted by a
+sample that does not depend on their order, and each attempt tells its commit beside its counts.
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
 from lsmstate.cython_ext.keys.key_codec import KeyCodec
+from lsmstate.cython_ext.rows.row_codec import RowCodec
 from lsmstate.joins.local.parts.row_text import shown_row
 from lsmstate.joins.protocols import Role
+from lsmstate.joins.routing.content import content_hashes
 from lsmstate.joins.routing.skew.heavy_hitters import SKETCH, Hashes, HeavyHitters, merged
+from lsmstate.joins.routing.skew.key_sample import KeySample
 from lsmstate.joins.routing.skew.respread import Seen
-from lsmstate.joins.routing.skew.spread import RouteTable
+from lsmstate.joins.routing.skew.spread import TOLD, RouteTable
 from lsmstate.options import KIB
 from lsmstate.spark_integration.checkpoint.task_run import TaskRun
 from lsmstate.spark_integration.metrics.hottest_keys import BOTH, packed
@@ -39,6 +47,8 @@ SKETCHES: Final = StreamSchema(
 
 #: How much the rows of the micro-batch before still count.
 _FADING: Final = 0.9
+#: Micro-batches after which nothing is left to speak of.
+_LONGEST_FADING: Final = 1000
 #: A longer key of three or more streams is not spread.
 _LONGEST_KEY_BYTES: Final = 4 * KIB
 
@@ -66,18 +76,24 @@ class KeyWatch:
         self._keys: dict[int, bytes] = {}
         self._tells_keys = len(plan.inputs) > 2 and precedes_table(run.batch_id)
         self._tables = VersionedTables.of(plan, run)
+        is_shared = self._tables is not None and self._tables.are_shared
+        self._samples = (
+            {source.name: KeySample(source.key) for source in plan.inputs} if is_shared else None
+        )
+        self._contents = {source.name: RowCodec(source.rows) for source in plan.inputs}
         table = None if self._tables is None else self._tables.table(run.batch_id)
         self._table = table if isinstance(table, RouteTable) else RouteTable()
         self.taken_rows = 0
         for keys, rows in store.iterate(SKETCHES.name):
             for stream, row in zip(keys.column(0).to_pylist(), rows.to_pylist(), strict=True):
                 sketch = self._sketches[stream] = HeavyHitters.from_row(row)
-                sketch.fade(_FADING ** (run.batch_id - row["batch"]))
+                sketch.fade(_faded(run.batch_id - row["batch"]))
                 called = row["batch"]
         if self._tables is not None and self._sketches:
             self._tables.check_is_known(called, run.batch_id)
         if TAKEN_OVER.name in store.streams:
-            self.taken_rows = take_over(plan, run, store, self._table, self._place)
+            told = None if self._tables is None else self._tables.told
+            self.taken_rows = take_over(plan, run, store, self._table, self._place, told)
 
     def passing(self, batches: Iterator[InputBatch]) -> Iterator[InputBatch]:
         """The batches unchanged. Rows that are stored in this bucket are counted."""
@@ -88,6 +104,12 @@ class KeyWatch:
 
     def keep(self) -> None:
         """Store the sketches, which are committed with the micro-batch."""
+        for stream, sample in (self._samples or {}).items():
+            if len(sample.keys):
+                sketch = self._sketches.setdefault(stream, HeavyHitters())
+                sample.add_to(sketch, partial(_text, sample.keys))
+                if self._tells_keys:
+                    self._note(sample.keys, sample.of(sketch.hashes))
         rows = [{"batch": self._run.batch_id, **s.to_row()} for s in self._sketches.values()]
         names = [{"stream": stream} for stream in self._sketches]
         self._store.put(
@@ -99,7 +121,9 @@ class KeyWatch:
     def publish(self, pointer: str) -> None:
         """Where keys are spread, report counts and commit to the next table of routes."""
         if self._tables is not None:
-            seen = Seen(self._place, dict(self._sketches), pointer, self._keys)
+            is_alike = self._samples is not None
+            own, commit = (TOLD, pointer) if is_alike else (pointer, None)
+            seen = Seen(self._place, dict(self._sketches), own, commit, self._keys)
             self._tables.publish(seen, self._run.batch_id, self._run.attempt)
 
     @property
@@ -118,6 +142,10 @@ class KeyWatch:
 
     def _count(self, batch: InputBatch) -> None:
         hashes = self._codecs[batch.input].encode(batch.keys).hashes
+        if self._samples is not None:
+            contents = content_hashes(batch.rows, self._contents[batch.input])
+            self._samples[batch.input].add(contents, hashes, batch.keys)
+            return
         sketch = self._sketches.setdefault(batch.input, HeavyHitters())
         sketch.add(hashes, lambda position: _text(batch.keys, position))
         if self._tells_keys:
@@ -128,14 +156,27 @@ class KeyWatch:
         more are forgotten."""
         distinct, first = np.unique(hashes, return_index=True)
         is_counted = np.isin(distinct, sketch.hashes)
-        found = zip(distinct[is_counted].tolist(), first[is_counted].tolist(), strict=True)
-        for number, position in found:
-            if number not in self._keys:
-                key = bytes(keys.slice(position, 1).serialize())
-                if len(key) <= _LONGEST_KEY_BYTES:
-                    self._keys[number] = key
+        self._note(
+            keys, zip(distinct[is_counted].tolist(), first[is_counted].tolist(), strict=True)
+        )
         counted = {number for each in self._sketches.values() for number in each.hashes.tolist()}
         self._keys = {number: key for number, key in self._keys.items() if number in counted}
+
+    def _note(self, keys: pa.RecordBatch, found: Iterable[tuple[int, int]]) -> None:
+        """Keep the values of keys by their hashes, which stand at some positions."""
+        for number, position in found:
+            if number not in self._keys:
+                # The same bytes wherever the row stood.
+                values = [pa.repeat(column[position], 1) for column in keys.columns]
+                row = pa.RecordBatch.from_arrays(values, schema=keys.schema)
+                key = bytes(row.serialize())
+                if len(key) <= _LONGEST_KEY_BYTES:
+                    self._keys[number] = key
+
+
+def _faded(batches: int) -> float:
+    """What is left after so many micro-batches: by products, which are the same everywhere."""
+    return math.prod([_FADING] * min(batches, _LONGEST_FADING))
 
 
 def _text(keys: pa.RecordBatch, position: int) -> str:

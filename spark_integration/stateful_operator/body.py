@@ -100,8 +100,8 @@ def stateful_function(plan: StatefulPlan, function: BucketFunction) -> StatefulF
                 measured.counts = bucket.tally.counts
                 measured.counters = plan.counters
                 if watch is not None:
-                    measured.watched(watch.rows, watch.taken_rows)
                     watch.keep()
+                    measured.watched(watch.rows, watch.taken_rows)
                 if observed is not None:
                     measured.counts = {**measured.counts, **observed.counts}
                     observed.keep()

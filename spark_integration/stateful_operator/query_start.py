@@ -38,7 +38,6 @@ from lsmstate.spark_integration.catalyst.catalyst import (
 )
 from lsmstate.spark_integration.catalyst.refusal import refuse
 from lsmstate.spark_integration.checkpoint.pinned_settings import (
-    SKEW,
     STATE_NAME,
     adopt_or_pin,
     newest_settings,
@@ -57,8 +56,6 @@ from lsmstate.spark_integration.metrics.history import MetricsHistory
 from lsmstate.spark_integration.metrics.query import metrics_of
 from lsmstate.spark_integration.plan.stateful_plan import Wanted
 from lsmstate.spark_integration.plan.storage import kept, state_url
-from lsmstate.spark_integration.skew.checks import check_local
-from lsmstate.spark_integration.skew.key_watch import SPREAD
 from lsmstate.spark_integration.stateful_operator.operators_above import check_above
 from lsmstate.spark_integration.stateful_operator.output_modes import tell_modes
 from lsmstate.spark_integration.tables.versioned_tables import begin
@@ -183,9 +180,7 @@ def _prepare(query: Any, query_id: str, wanted: Wanted, context: Any) -> dict[st
         check_place(wanted.settings["backend"], place.where)
     if local_path(checkpoint) is not None or wanted.state_dir is None:
         _check_state_is_there(storage.place(state_url(f"{checkpoint}/commits")), place)
-    if wanted.settings.get(SKEW) == SPREAD:
-        check_local(root)
-    elif wanted.needs_tables and place.local_directory is None:
+    if wanted.needs_tables and place.local_directory is None:
         raise InvalidArgumentError(
             f"{wanted.operator} learns its routing by tables in a local directory, and its state "
             f"is in {place.where}; give sample=... or split=..., which fix the routing, or name a "

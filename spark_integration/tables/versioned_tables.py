@@ -85,6 +85,8 @@ class VersionedTables:
         self._routing = routing
         self._starts = starts
         self._place = place
+        #: Whether they lie where no file can be created exclusively, so that they are made alike.
+        self.are_shared = place.local_directory is None
         self._takes_rows = isinstance(routing, ObservingRouting) and bool(place.local_directory)
         self._buckets = buckets
         self._retained_batches = retained_batches
@@ -102,8 +104,8 @@ class VersionedTables:
             if not needs_local_tables(routing):
                 return None
             raise InvalidArgumentError(
-                f"{run.place.where} is not a local directory, which tables of hot keys need; "
-                "name one with state_dir, or leave hot_keys='spread' out"
+                f"{run.place.where} is not a local directory, which this routing needs for its "
+                "tables; name one with state_dir, or choose another routing"
             )
         return cls(
             run.place,
@@ -159,6 +161,16 @@ class VersionedTables:
             name = f"seen-{batch_id:010d}-{observed.bucket:06d}-{start:06d}-{attempt}.json"
             create_record_in(self._place, f"{_DIRECTORY}/{name}", observed.to_json())
 
+    def told(self, bucket: int, batch_id: int) -> str | None:
+        """What a bucket has committed by a micro-batch that precedes a table, as one of its
+        attempts told; all have committed the same rows. None: it is forgotten."""
+        for name in _names(self._place, _SEEN):
+            if int(name["bucket"]) == bucket and _is_seen_by(self._starts, name, batch_id):
+                record = read_record_in(self._place, f"{_DIRECTORY}/{name[0]}") or {}
+                if record.get("commit") is not None:
+                    return str(record["commit"])
+        return None
+
     def _made(self, first: int, sample: Sample | None) -> dict[str, Any] | None:
         """The record of the next table, made from the last one; None: it is not to be made now."""
         last = max((n for n in _tables(self._place, self._starts) if n < first), default=None)
@@ -213,9 +225,9 @@ class VersionedTables:
         horizon = first - self._retained_batches - 2 * PERIOD
         kept = max((n for n in _tables(self._place, self._starts) if n <= horizon), default=0)
         _remove_if(self._place, _TABLE, lambda name: _batch(name) < kept)
-        # A later start's are not ours to remove.
-        newest = self._starts.newest
-        _remove_if(self._place, _SEEN, lambda name: _batch(name) < first and _start(name) <= newest)
+        # A later start's are not ours to remove. Shared tables may refer to what attempts told.
+        newest, last = self._starts.newest, horizon if self.are_shared else first
+        _remove_if(self._place, _SEEN, lambda name: _batch(name) < last and _start(name) <= newest)
 
     def _table_name(self, first: int) -> str:
         start = _start_of(self._starts, first)

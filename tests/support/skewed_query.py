@@ -11,6 +11,7 @@ import duckdb
 import pandas as pd
 import pyarrow as pa
 import pytest
+from pyarrow.fs import LocalFileSystem
 
 from lsmstate.errors import LsmStateError
 from lsmstate.joins.protocols import Spec
@@ -18,6 +19,7 @@ from lsmstate.joins.routing.skew.spread import RouteTable, SpreadKey
 from lsmstate.joins.routing.skew.spread_router import SpreadRouting
 from lsmstate.joins.specs.one_key import JoinSpec
 from lsmstate.options import Options
+from lsmstate.remote.directory import RemoteDir
 from lsmstate.spark_integration.checkpoint.pinned_settings import Pinned
 from lsmstate.spark_integration.checkpoint.starts import Starts
 from lsmstate.spark_integration.checkpoint.task_run import TaskRun
@@ -40,6 +42,16 @@ KEY = pa.schema([("k", pa.int64())])
 Rows = dict[str, list[tuple[int, ...]]]
 Results = Counter[tuple[Any, ...]]
 Pointers = dict[int, Any]
+
+
+class Elsewhere(StatePlace):
+    """A place that pyarrow writes to: no file is created exclusively, and a later one stays."""
+
+    def __init__(self, home: Path) -> None:
+        super().__init__(str(home / "state"), cache_dir=str(home))
+        self._filesystem: Any = LocalFileSystem()
+        self.files, self._path = RemoteDir(self._filesystem, self.url), self.url
+        self.local_directory = None
 
 
 class Ran(NamedTuple):

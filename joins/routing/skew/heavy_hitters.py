@@ -70,12 +70,28 @@ class HeavyHitters:
         self._rows: npt.NDArray[np.float64] = np.empty(0, np.float64)
         self._keys: dict[int, str] = {}
 
-    def add(self, hashes: Hashes, describe: Callable[[int], str]) -> None:
-        """Count a row for each hash. ``describe(i)`` is asked for the text of row i's key, for keys
-        that were not counted before. Cost: a sort of the hashes."""
-        distinct, first, counts = np.unique(hashes, return_index=True, return_counts=True)
+    def add(
+        self,
+        hashes: Hashes,
+        describe: Callable[[int], str],
+        weights: npt.NDArray[np.float64] | None = None,
+        rows: float | None = None,
+    ) -> None:
+        """Count a row for each hash.
+
+        Args:
+            hashes: Of each row its key.
+            describe: Asked for the text of the i-th row's key, if that was not counted before.
+            weights: How many rows each one stands for; None: itself.
+            rows: How many there are in all, if some have no hash.
+
+        Cost:
+            A sort of the hashes.
+        """
+        distinct, first, places = np.unique(hashes, return_index=True, return_inverse=True)
+        counts = np.bincount(places, weights, minlength=len(distinct))
         self._count(distinct, counts.astype(np.float64))
-        self.total += len(hashes)
+        self.total += len(hashes) if rows is None else rows
         kept: dict[int, str] = {}
         for key in self._hashes.tolist():
             text = self._keys.get(key)

@@ -42,7 +42,9 @@ class Seen:
     bucket: int
     sketches: Mapping[str, HeavyHitters] = field(default_factory=dict)
     pointer: str | None = None
-    """What it has committed."""
+    """What it has committed; ``TOLD``: see ``commit``."""
+    commit: str | None = None
+    """What this attempt of it has committed, where each tells its own."""
     keys: Mapping[int, bytes] = field(default_factory=dict)
     """By hash some of the keys it has counted; see Addition."""
 
@@ -55,6 +57,7 @@ class Seen:
         return {
             "sketches": {stream: sketch.to_row() for stream, sketch in self.sketches.items()},
             "pointer": self.pointer,
+            "commit": self.commit,
             "keys": [[number, text_of(key)] for number, key in self.keys.items()],
         }
 
@@ -66,6 +69,7 @@ class Seen:
             bucket,
             {stream: HeavyHitters.from_row(row) for stream, row in sketches},
             found.get("pointer"),
+            found.get("commit"),
             {number: bytes_of(key) for number, key in found.get("keys", ())},
         )
 
@@ -101,10 +105,11 @@ class _Hot:
 
 
 def respread(
-    table: RouteTable, seen: Sequence[Seen], buckets: int, streams: Sequence[str]
+    table: RouteTable, seen: Sequence[Seen], buckets: int, streams: Sequence[str], batch: int = 0
 ) -> RouteTable:
-    """The next table. Of three or more streams, a key gets buckets only if its owner says by what
-    it saw from where they take its earlier rows. Pure."""
+    """The next table, from what was seen by the end of a micro-batch. Of three or more streams, a
+    key gets buckets only if its owner says by what it saw from where they take its earlier rows.
+    Pure."""
     spreads_one = len(streams) > 2
     loads = dict.fromkeys(range(buckets), 0.0)
     for each in seen:
@@ -134,7 +139,7 @@ def respread(
             owner = by_bucket.get(has[0], Seen(has[0]))
             if owner.pointer is None or hot.hash not in owner.keys:
                 continue
-            addition = Addition(more, owner.pointer, owner.keys[hot.hash])
+            addition = Addition(more, owner.pointer, owner.keys[hot.hash], batch)
         for bucket in has:
             loads[bucket] -= hot.load(len(has))
         for bucket in (*has, *more):

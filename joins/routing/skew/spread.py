@@ -31,13 +31,16 @@ import base64
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import numpy as np
 
 from lsmstate.joins.protocols import Numbers, Role, Routed
 from lsmstate.joins.routing.hash import NO_BUCKET
 from lsmstate.joins.routing.skew.heavy_hitters import Hashes
+
+#: The pointer of an owner whose attempts each tell their own, beside what they have seen.
+TOLD: Final = ""
 
 
 @dataclass(frozen=True)
@@ -46,9 +49,12 @@ class Addition:
 
     buckets: tuple[int, ...]
     pointer: str
-    """What the owner had committed before the first micro-batch of the table that adds them."""
+    """What the owner had committed before the first micro-batch of the table that adds them; of
+    several attempts that did, one. ``TOLD``: the owner tells it elsewhere."""
     key: bytes
     """The key itself: an Arrow IPC record batch of one row."""
+    batch: int = 0
+    """The micro-batch by which the owner had committed that."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +87,8 @@ class SpreadKey:
         added = self.addition
         if added is None:
             return [*packed, self.stream, None]
-        return [*packed, self.stream, [list(added.buckets), added.pointer, text_of(added.key)]]
+        addition = [list(added.buckets), added.pointer, text_of(added.key), added.batch]
+        return [*packed, self.stream, addition]
 
     @classmethod
     def from_json(
@@ -95,8 +102,8 @@ class SpreadKey:
         """The inverse of ``to_json``."""
         if added is None:
             return cls(number, key, tuple(buckets), stream)
-        more, pointer, row = added
-        addition = Addition(tuple(more), pointer, bytes_of(row))
+        more, pointer, row, *batch = added
+        addition = Addition(tuple(more), pointer, bytes_of(row), *batch)
         return cls(number, key, tuple(buckets), stream, addition)
 
 

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 
@@ -28,6 +28,9 @@ class SpreadRouting:
     """Those of the join."""
     buckets: int = 1
 
+    #: Elsewhere than in a local directory keys are counted so (``KeySample``).
+    makes_tables_alike: ClassVar[bool] = True
+
     @property
     def adopted(self) -> Mapping[str, Any]:
         """Nothing: tables of routes say it, micro-batch by micro-batch."""
@@ -51,7 +54,7 @@ class SpreadRouting:
         self, table: RouteTable, observed: Sequence[Seen], micro_batch: int
     ) -> RouteTable:
         """Spread what was hot of late, beside the keys that are spread already."""
-        found = respread(table, observed, self.buckets, self.streams)
+        found = respread(table, observed, self.buckets, self.streams, micro_batch - 1)
         if len(table.keys) < len(found.keys) == MOST_KEYS:
             _log.warning(
                 "%d hot keys are spread from micro-batch %d on, which is the maximum; any further "

@@ -4,11 +4,9 @@ micro-batches run more than once, the query is set back, and attempts of long ag
 import json
 import random
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyarrow.fs import LocalFileSystem
 
 pytest.importorskip("pyspark")
 
@@ -17,7 +15,6 @@ from lsmstate.joins.local.theta.range_routing import ThetaRanges
 from lsmstate.joins.routing.ranges.range_table import RangeTable
 from lsmstate.joins.specs.theta import ThetaSpec
 from lsmstate.options import Options
-from lsmstate.remote.directory import RemoteDir
 from lsmstate.spark_integration.plan.stateful_plan import InputPlan, StatefulPlan
 from lsmstate.spark_integration.tables.table_watch import table_streams
 from lsmstate.spark_integration.tables.versioned_tables import (
@@ -26,7 +23,7 @@ from lsmstate.spark_integration.tables.versioned_tables import (
     newest_table,
 )
 from lsmstate.state_location import StatePlace
-from support.skewed_query import BUCKETS, Rows, SkewedQuery
+from support.skewed_query import BUCKETS, Elsewhere, Rows, SkewedQuery
 
 BAND = "abs(a.x - b.x) <= 3"
 INTERVALS = "b.x BETWEEN a.x AND a.n"
@@ -64,16 +61,6 @@ class RangedQuery(SkewedQuery):
         found = newest_table(self.place, self.routing)
         assert isinstance(found, RangeTable)
         return found
-
-
-class Elsewhere(StatePlace):
-    """A place that pyarrow writes to: no file is created exclusively, and a later one stays."""
-
-    def __init__(self, home: Path) -> None:
-        super().__init__(str(home / "state"), cache_dir=str(home))
-        self._filesystem: Any = LocalFileSystem()
-        self.files, self._path = RemoteDir(self._filesystem, self.url), self.url
-        self.local_directory = None
 
 
 class RemoteQuery(RangedQuery):
@@ -180,13 +167,6 @@ def test_all_makers_of_a_remote_table_write_the_same(
     # What it was made from is gone by now; a maker that comes too late finds the table.
     assert slow.table(PERIOD) == table
     assert name.read_bytes() == written
-
-
-def test_hot_keys_need_a_local_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    query = SkewedQuery(tmp_path, monkeypatch, random.Random(1))
-    query.place = Elsewhere(tmp_path)
-    with pytest.raises(InvalidArgumentError, match="which tables of hot keys need"):
-        VersionedTables.of(query.plan, query.run_of(0))
 
 
 def test_a_join_without_ranges_is_refused() -> None:

@@ -12,13 +12,23 @@ import pytest
 pytest.importorskip("pyspark")
 
 from lsmstate.joins.routing.skew import respread
+from lsmstate.joins.routing.skew.spread import RouteTable
 from lsmstate.spark_integration.checkpoint.attempt import attempt_store, bucket_files
 from lsmstate.spark_integration.metrics.hottest_keys import hottest_keys
 from lsmstate.spark_integration.plan.bucket import Bucket, InputBatch
 from lsmstate.spark_integration.skew.key_watch import OBSERVE, KeyWatch, skew_streams
-from lsmstate.spark_integration.tables.versioned_tables import PERIOD
+from lsmstate.spark_integration.tables.versioned_tables import PERIOD, newest_table
+from lsmstate.state_location import StatePlace
 from support import skewed_query
-from support.skewed_query import BUCKET_IDS, RETAINED, SkewedQuery, arriving, spread_keys, table_of
+from support.skewed_query import (
+    BUCKET_IDS,
+    RETAINED,
+    Elsewhere,
+    SkewedQuery,
+    arriving,
+    spread_keys,
+    table_of,
+)
 
 TWO = {"a": 9, "b": 9}
 THREE = {"a": 1, "b": 16, "c": 2}
@@ -90,6 +100,81 @@ def test_of_three_streams_results_are_exact_whatever_happens(
     spread = {key.key: key for key in spread_keys(tmp_path)}
     assert spread["5000"].stream == "b"
     assert len(spread["5000"].buckets) > 1
+
+
+class RemoteQuery(SkewedQuery):
+    """The same, with its state where no file is created exclusively."""
+
+    def place_of(self, home: Path) -> StatePlace:
+        return Elsewhere(home)
+
+
+@pytest.mark.parametrize("names", ["ab", "abc"])
+@pytest.mark.parametrize(
+    "seed", [1, *(pytest.param(seed, marks=pytest.mark.stress) for seed in range(2, 10))]
+)
+def test_results_are_exact_with_the_state_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: str, seed: int
+) -> None:
+    """All attempts of a bucket count alike, so it does not matter who makes a table."""
+    rng = random.Random(seed)
+    query = RemoteQuery(tmp_path, monkeypatch, rng, names)
+    one = THREE if len(names) > 2 else TWO
+    others = OTHERS_OF_THREE if len(names) > 2 else OTHERS
+    oldest, made = 0, dict[str, bytes]()
+    for turn in range(3 * PERIOD):
+        hot = {5000: one} if turn < PERIOD else {5000: one, 6000: one}
+        is_nothing = rng.random() < 0.15
+        rows = {name: [] for name in names} if is_nothing else arriving(rng, hot, others)
+        query.batch(rows)
+        batches = len(query.shown)
+        oldest = max(oldest, batches - RETAINED)
+        match rng.choice([*[""] * 4, "repeat", "back", "zombie"]):
+            case "repeat":
+                query.repeat_last()
+            case "back":
+                query.set_back(rng.randint(1, batches - oldest))
+                made.clear()
+            case "zombie":
+                query.zombie(rng.choice(query.ran))
+        for table in (tmp_path / "state" / "routes").glob("table-*"):
+            assert made.setdefault(table.name, table.read_bytes()) == table.read_bytes()
+    query.check()
+    found = newest_table(query.place, query.plan.routing)
+    assert isinstance(found, RouteTable)
+    spread = {key.key: key for key in found.keys}
+    assert len(spread["5000"].buckets) > 1
+    assert spread["5000"].stream == ("b" if len(names) > 2 else None)
+
+
+def test_all_attempts_count_alike_in_any_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of more rows than a sample holds, cut into other batches, in another order."""
+    query = RemoteQuery(tmp_path, monkeypatch, random.Random(0), "abc")
+    run = query.run_of(PERIOD - 1)
+    bucket = Bucket(BUCKET_IDS[0], run.batch_id, query.plan.output, None)
+    rng, told = random.Random(3), []
+    rows = [(7, n) for n in range(3000)] + [(rng.randrange(900), n) for n in range(6000)]
+    for _ in range(3):
+        rng.shuffle(rows)
+        with attempt_store(query.plan, run, bucket_files(run, BUCKET_IDS[0]), None) as store:
+            watch = KeyWatch(query.plan, store, run, bucket)
+            step = rng.randrange(500, 3000)
+            parts = [rows[at : at + step] for at in range(0, len(rows), step)]
+            batches = [table_of(part, query.schemas["a"]).to_batches()[0] for part in parts]
+            for _ in watch.passing(InputBatch("a", b, b.select(["k"])) for b in batches):
+                pass
+            watch.keep()
+            watch.publish("pointer")
+        (seen,) = (tmp_path / "state" / "routes").glob("seen-*")
+        told.append(json.loads(seen.read_text())["settings"])
+        seen.unlink()
+        (hottest,) = watch._sketches["a"].hottest(1)
+        assert hottest.key == "7"
+        assert 2500 < hottest.rows < 3700
+        assert watch.rows == 9000
+    assert told[0] == told[1] == told[2]
 
 
 def test_a_bucket_tells_of_no_key_that_it_counts_no_more(

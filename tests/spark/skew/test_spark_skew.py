@@ -210,7 +210,6 @@ def test_what_cannot_be_spread_is_refused(spark: Any, tmp_path: Path) -> None:
     refuses(
         "has several keys", {**two, "c": b}, "a.k = b.k AND a.a_row = c.b_row", hot_keys="observe"
     )
-    refuses("needs its state in a local directory", state_dir="s3://bucket/state")
     timed = {
         name: frame.withColumn("at", F.timestamp_seconds("k")).withWatermark("at", "1 minute")
         for name, frame in two.items()
