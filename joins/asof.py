@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -14,7 +14,7 @@ from lsmstate.joins.specs.asof import AsofSpec
 from lsmstate.joins.specs.event_time import EventTime
 from lsmstate.option_names import names_checked
 
-_TIME_HERE = ("late",)
+_TIME_HERE = ("within", "window", "late")
 _ON_SPARK = "has no effect on an as-of join in plain Python; leave it out"
 
 How = Literal["inner", "left"]
@@ -91,7 +91,8 @@ def asof_join(
         tolerance: How far the times may be apart: "5 minutes", a timedelta, or a whole number if
             the times are whole numbers.
         piece_bytes: Most bytes of a piece of the results, unless a row is larger.
-        time: What becomes of late rows, with ``late``.
+        time: What becomes of late rows, with ``late``. With ``window`` the nearest row is one of
+            the same window. ``within`` is another word for ``tolerance``.
         state: Where the state lies, and what it may take, with ``memory``, ``backend``,
             ``state_dir`` and ``options``.
 
@@ -112,9 +113,20 @@ def asof_join(
         ```
     """
     refuse_other_fields(time, _TIME_HERE, "is not an option of asof_join; leave it out")
-    spec = AsofSpec.of(streams, on, by=by, how=how, tolerance=tolerance, late=time.late, emit=emit)
+    spec = AsofSpec.of(streams, on, by=by, how=how, emit=emit, **in_time(time, tolerance))
     return AsofJoin(
         spec,
         piece_bytes=piece_bytes,
         state=state,
     )
+
+
+def in_time(time: Time, tolerance: str | timedelta | int | None) -> dict[str, Any]:
+    """What options of time say to an ``AsofSpec``. InvalidArgumentError for two distances."""
+    if time.within is not None and tolerance is not None:
+        raise InvalidArgumentError(
+            f"within={time.within!r} and tolerance={tolerance!r} say both how far the times may be "
+            "apart; give one of them"
+        )
+    most = tolerance if time.within is None else time.within
+    return {"tolerance": most, "window": time.window, "late": time.late}

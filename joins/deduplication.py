@@ -44,6 +44,11 @@ DUPLICATES: Final = "duplicates"
 STREAM: Final = "rows"
 _MARK: Final = "seen"
 _TIME_HERE: Final = ("event_time", "within")
+#: Why there are no windows.
+NO_WINDOW: Final = {
+    "window": "says no key: rows of one window are duplicates by its start; add that as a column, "
+    "and name it among keys"
+}
 _STATE_HERE: Final = ("memory", "backend", "state_dir", "options")
 _ON_SPARK: Final = "has no effect on deduplicate in plain Python; leave it out"
 _ELSEWHERE: Final = {"memory_bytes": "give memory=... instead"}
@@ -266,7 +271,7 @@ def deduplicate(
             first.process([{"id": 1, "what": "a"}, {"id": 1, "what": "b"}]).to_table()
         ```
     """
-    refuse_other_fields(time, _TIME_HERE, _ON_SPARK)
+    refuse_other_fields(time, _TIME_HERE, _ON_SPARK, NO_WINDOW)
     refuse_other_fields(state, _STATE_HERE, _ON_SPARK)
     if not isinstance(rows, pa.Schema):
         raise InvalidArgumentError(

@@ -38,6 +38,11 @@ INSTEAD: Final = {
 }
 
 _NOT_HERE: Final = "does not apply to a natural join in plain Python; leave it out"
+#: Why there is no distance.
+NO_DISTANCE: Final = {
+    "within": "is a distance, and documents are stored and forgotten by windows; give a window, as "
+    'in Time(window=("20 minutes", "1 minute"))'
+}
 
 
 class NaturalJoin:
@@ -117,7 +122,7 @@ class NaturalJoin:
         time: Time = TIME,
         state: State = STATE,
     ) -> None:
-        refuse_other_fields(time, ("event_time", "window", "late"), _NOT_HERE)
+        refuse_other_fields(time, ("event_time", "window", "late"), _NOT_HERE, NO_DISTANCE)
         if isinstance(streams, pa.Schema):
             streams = {STREAM: streams}
         self.spec = NaturalSpec.create(

@@ -16,20 +16,21 @@ from lsmstate.joins.local.inner.multi_key_join import GraphJoin
 from lsmstate.joins.local.inner.umjoin import UMJoin
 from lsmstate.joins.local.parts.time_checks import BoundCheck
 from lsmstate.joins.local.rooted.change_join import RootedChangeJoin
+from lsmstate.joins.local.rooted.tree_matches import TreeMatches
 from lsmstate.joins.local.similarity.similarity_join import COUNTERS as SIMILARITY_COUNTERS
 from lsmstate.joins.local.similarity.similarity_join import SimilarityJoin
 from lsmstate.joins.local.theta.change_join import ThetaChangeJoin
-from lsmstate.joins.local.theta.final_join import ThetaFinalJoin
 from lsmstate.joins.local.theta.finder import CANDIDATES
+from lsmstate.joins.local.theta.side_matches import SideMatches
 from lsmstate.joins.local.theta.theta_join import ThetaJoin
 from lsmstate.joins.local.theta.theta_tree_join import ThetaTreeJoin
 from lsmstate.joins.local.timed.asof_changes import AsofChangeJoin
 from lsmstate.joins.local.timed.asof_join import AsofLocalJoin
 from lsmstate.joins.local.timed.event_time_join import EventTimeJoin
-from lsmstate.joins.local.timed.final_join import FinalJoin
+from lsmstate.joins.local.timed.final_join import Decides, FinalJoin
 from lsmstate.joins.protocols import Context, LocalJoin, MakesLocalJoin, Spec
 from lsmstate.joins.specs.asof import AsofSpec
-from lsmstate.joins.specs.binary_tree import BinaryTree
+from lsmstate.joins.specs.binary_tree import BinaryTree, Order
 from lsmstate.joins.specs.changes import ChangeSpec, GraphChangeSpec
 from lsmstate.joins.specs.changes_multi_key import RootedChangeSpec
 from lsmstate.joins.specs.documents import NaturalSpec
@@ -64,6 +65,8 @@ class Kind:
     ``EventTimeJoin`` is put around all others where a spec has event times."""
     checked: Callable[[Any], BoundCheck] | None = None
     """Makes what checks time intervals on results; None: the local join checks them."""
+    tree: Callable[[Any, Order], Spec] | None = None
+    """Makes the same join as a tree of two-way joins in some order; None: there is none."""
 
     def opened(self, spec: Any, store: MultimapStore, context: Context) -> LocalJoin:
         """The local join of a spec over a store, which forgets rows if the spec says so."""
@@ -84,6 +87,15 @@ def _intervals(spec: TimedSpec) -> BoundCheck:
 
 def _intervals_of_changes(spec: GraphChangeSpec) -> BoundCheck:
     return BoundCheck(spec.graph, spec.bounds_of(""))
+
+
+def _final(made: Callable[[Any, MultimapStore, Context], Decides]) -> MakesLocalJoin:
+    """``FinalJoin`` around what is made."""
+
+    def opened(spec: Any, store: MultimapStore, context: Context) -> LocalJoin:
+        return FinalJoin(made(spec, store, context), spec, store, context.piece_bytes)
+
+    return opened
 
 
 def _asof(spec: AsofSpec, store: MultimapStore, context: Context) -> LocalJoin:
@@ -149,8 +161,10 @@ def from_pinned(found: Mapping[str, Any]) -> Any:
 
 
 for _kind in (
-    Kind("inner by one key", JoinSpec, UMJoin.of, is_rescaled=True),
-    Kind("inner by several keys", GraphSpec, GraphJoin.of, is_rescaled=True),
+    Kind("inner by one key", JoinSpec, UMJoin.of, is_rescaled=True, tree=BinaryTree.create),
+    Kind(
+        "inner by several keys", GraphSpec, GraphJoin.of, is_rescaled=True, tree=BinaryTree.create
+    ),
     Kind("inner in time", TimedSpec, _inside, is_rescaled=True, checked=_intervals),
     Kind("binary tree", BinaryTree, TreeJoin.of),
     Kind("changes by one key", ChangeSpec, ChangeJoin.of, is_rescaled=True),
@@ -162,12 +176,12 @@ for _kind in (
         checked=_intervals_of_changes,
     ),
     Kind("changes of joins of any type", RootedChangeSpec, RootedChangeJoin.of, is_rescaled=True),
-    Kind("theta", ThetaSpec, ThetaJoin, counters=(CANDIDATES,)),
+    Kind("theta", ThetaSpec, ThetaJoin, counters=(CANDIDATES,), tree=ThetaTree.create),
     Kind("theta tree", ThetaTree, ThetaTreeJoin, counters=(CANDIDATES,)),
     Kind("theta in time", TimedThetaSpec, _inside, counters=(CANDIDATES,)),
     Kind("theta changes", ThetaChangeSpec, ThetaChangeJoin, counters=(CANDIDATES,)),
-    Kind("theta final", ThetaFinalSpec, ThetaFinalJoin, (CANDIDATES,), judges_time=True),
-    Kind("final", FinalSpec, FinalJoin.of, is_rescaled=True, judges_time=True),
+    Kind("theta final", ThetaFinalSpec, _final(SideMatches), (CANDIDATES,), judges_time=True),
+    Kind("final", FinalSpec, _final(TreeMatches), is_rescaled=True, judges_time=True),
     Kind("as of", AsofSpec, _asof, judges_time=True),
     Kind("similarity", SimilaritySpec, SimilarityJoin, SIMILARITY_COUNTERS),
     Kind(

@@ -30,9 +30,9 @@ from lsmstate.joins.options import (
 )
 from lsmstate.joins.protocols import Spec
 from lsmstate.joins.spec_join import ELSEWHERE, SpecJoin
-from lsmstate.joins.specs.binary_tree import BinaryTree, Order
+from lsmstate.joins.specs.binary_tree import Order
 from lsmstate.joins.specs.changes import FINAL
-from lsmstate.joins.specs.choose import ChangingSpec, create_join
+from lsmstate.joins.specs.choose import create_join
 from lsmstate.joins.specs.event_time import TimeOptions, create_timed
 from lsmstate.joins.specs.final import FinalSpec
 from lsmstate.joins.specs.interval_warnings import warn_of_kept_rows
@@ -41,8 +41,6 @@ from lsmstate.joins.specs.one_key import Condition, JoinSpec, check_streams
 from lsmstate.joins.specs.similarity_condition import SimilarCondition, similar_condition
 from lsmstate.joins.specs.theta import ThetaSpec
 from lsmstate.joins.specs.theta_choice import filtered_theta, is_outer, theta_spec
-from lsmstate.joins.specs.theta_sides import ThetaChangeSpec, ThetaFinalSpec
-from lsmstate.joins.specs.theta_tree import ThetaTree
 from lsmstate.joins.specs.typed_condition import How, in_text, typed_condition
 from lsmstate.joins.specs.within import with_time
 from lsmstate.option_names import names_checked
@@ -162,7 +160,7 @@ class MultiwayJoin(SpecJoin):
         told = TimeOptions(time.event_time or {}, time.retention or {}, time.late)
         self._declared = dict(streams)
         columns = {name: schema.names for name, schema in streams.items()}
-        on = with_time(on, time, told.columns, columns, _NO_TIME)
+        on, how = with_time(on, time, told.columns, columns, _NO_TIME, how)
         written = on
         is_full = not is_outer(how) and not changes and not (told.columns or told.retention)
         is_plain = is_full and emit in ("append", FINAL) and algorithm == "umjoin"
@@ -184,7 +182,7 @@ class MultiwayJoin(SpecJoin):
             spec = similar.spec
         else:
             spec = theta or _spec_of(streams, on, how, emit, changes, told)
-        if isinstance(theta, ThetaChangeSpec) and theta.event_time is None:
+        if theta is not None and theta.sides is not None and theta.event_time is None:
             _check_keeps_all(told)
         warn_of_kept_rows(self._declared, written, told.columns, _named_time)
         self._views = Views(streams)
@@ -193,23 +191,22 @@ class MultiwayJoin(SpecJoin):
             plain = theta_spec(self._views.streams, on, how, emit, changes, told) or theta
         elif self._views.any:
             plain = _spec_of(self._views.streams, on, how, emit, changes, told)
+        tree = kind_of(plain).tree
         _check_algorithm(plain, algorithm, order, sample)
         #: With ``order="best"`` all orders and what they cost; None if a kept state had one.
         self.tried_orders: TriedOrders | None = None
 
         def inside() -> Spec:
-            if algorithm != "tree":
+            if algorithm != "tree" or tree is None:
                 return plain
-            if isinstance(plain, ThetaSpec):
-                return ThetaTree.create(plain, list(streams) if order is None else order)
-            assert isinstance(plain, JoinSpec | GraphSpec)
             if order != BEST:
-                return BinaryTree.create(plain, list(streams) if order is None else order)
+                return tree(plain, list(streams) if order is None else order)
+            assert isinstance(plain, JoinSpec | GraphSpec)
             some = None if sample is None else self._plain_sample(sample)
-            tree, self.tried_orders = best_tree(
+            best, self.tried_orders = best_tree(
                 plain, some, state.state_dir, state.backend, state.store_options(ELSEWHERE)
             )
-            return tree
+            return best
 
         super().__init__(
             spec,
@@ -343,8 +340,8 @@ def _check_algorithm(
         raise InvalidArgumentError(
             f"sample applies to order='best', and this is order={order!r}; leave sample out"
         )
-    changing = ChangingSpec | FinalSpec | ThetaChangeSpec | ThetaFinalSpec
-    if algorithm == "tree" and isinstance(spec, changing):
+    full_history = getattr(spec, "joined", spec)
+    if algorithm == "tree" and kind_of(full_history).tree is None:
         raise InvalidArgumentError(
             "algorithm='tree' applies to append-only inner joins; leave algorithm out for other "
             "join types and changelogs"

@@ -7,6 +7,7 @@ one.
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import timedelta
+from types import MappingProxyType
 from typing import Any, Final, Literal, get_args
 
 from lsmstate.errors import InvalidArgumentError
@@ -249,9 +250,16 @@ NO_BUCKETS: Final = dict.fromkeys(
 )
 
 
-def refuse_other_fields(given: Time | State | Skew, fitting: tuple[str, ...], remedy: str) -> None:
-    """InvalidArgumentError for a field that is set, and that the face at hand does not have."""
+def refuse_other_fields(
+    given: Time | State | Skew,
+    fitting: tuple[str, ...],
+    remedy: str,
+    because: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """InvalidArgumentError for a field that is set, and that the face at hand does not have.
+    ``because``: of some fields another reason and remedy."""
     for field in fields(given):
         value = getattr(given, field.name)
         if field.name not in fitting and value != field.default:
-            raise InvalidArgumentError(f"{field.name}={value!r} {remedy}")
+            told = because.get(field.name, remedy)
+            raise InvalidArgumentError(f"{field.name}={value!r} {told}")

@@ -10,6 +10,7 @@ from pyspark.sql import types as T
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.deduplication import (
     DUPLICATES,
+    NO_WINDOW,
     SEEN,
     STREAM,
     checked_keys,
@@ -74,7 +75,8 @@ def deduplicate(
         query = first.writeStream.format("parquet").option("checkpointLocation", "c").start("out")
         ```
     """
-    refuse_other_fields(time, ("within",), "is not an option of deduplicate on Spark; leave it out")
+    remedy = "is not an option of deduplicate on Spark; leave it out"
+    refuse_other_fields(time, ("within",), remedy, NO_WINDOW)
     spark = session_of({STREAM: df}, "stream", "use its own dropDuplicates: df.dropDuplicates(...)")
     columns = checked_keys(keys, df.columns)
     checked = OperatorOptions.of(spark, state)

@@ -171,7 +171,9 @@ def streaming_sql(
         strict: Raise an error if a join is left to Spark.
         skew: How rows are spread over the buckets: ``Skew(rows=..., ...)``, without ``routing``.
             ``rows`` are by alias or view; default for files: guessed from their size.
-        time: How long rows are kept, and what becomes of late ones: ``Time(retention=..., ...)``.
+        time: How far apart the event times of joined rows are, how long rows are kept, and what
+            becomes of late ones: ``Time(window=..., ...)``. ``within`` and ``window`` are a part of
+            the condition of merged joins, so all joins of streams have to be merged then.
         state: Where the state lies, and what it may take: ``State(memory=..., ...)``.
 
     Returns:
@@ -195,7 +197,7 @@ def streaming_sql(
     _check_sql(spark, sql)
     options = _set_options(skew, time, state)
     if not is_classic(spark):
-        return _query_of(_unseen(spark.sql(sql)), strict, _no_stages)
+        return _query_of(_unseen(spark.sql(sql)), strict, time, _no_stages)
     check_worker_python(spark)
     catalyst = Catalyst(spark)
     df, refusal = None, ""
@@ -231,7 +233,9 @@ def to_multiway(
         strict: Raise an error if a join is left to Spark.
         skew: How rows are spread over the buckets: ``Skew(rows=..., ...)``, without ``routing``.
             ``rows`` are by alias or source.
-        time: How long rows are kept, and what becomes of late ones: ``Time(retention=..., ...)``.
+        time: How far apart the event times of joined rows are, how long rows are kept, and what
+            becomes of late ones: ``Time(window=..., ...)``. ``within`` and ``window`` are a part of
+            the condition of merged joins, so all joins of streams have to be merged then.
         state: Where the state lies, and what it may take: ``State(memory=..., ...)``.
 
     Returns:
@@ -252,7 +256,7 @@ def to_multiway(
         )
     options = _set_options(skew, time, state)
     if not is_classic(df.sparkSession):
-        return _query_of(_unseen(df), strict, _no_stages)
+        return _query_of(_unseen(df), strict, time, _no_stages)
     check_worker_python(df.sparkSession)
     catalyst = Catalyst(df.sparkSession)
     return _query(catalyst, catalyst.analyzed(df), df, strict, skew.rows or {}, options)
@@ -280,9 +284,17 @@ def _query(
     refusal: str = "",
 ) -> MultiwayQuery:
     converted = convert(catalyst, plan, df, rows, options, refusal)
-    return _query_of(
-        converted, strict, lambda path: StagedQuery(catalyst, plan, path, rows, options)
-    )
+    time = options.get("time", TIME)
+
+    def stage(path: str) -> StagedQuery:
+        if asked := _distance(time):
+            raise InvalidArgumentError(
+                f"{asked}: staged mode answers the rest of a query from all kept rows; write the "
+                "time interval into its condition"
+            )
+        return StagedQuery(catalyst, plan, path, rows, options)
+
+    return _query_of(converted, strict, time, stage)
 
 
 def _set_options(skew: Skew, time: Time, state: State) -> dict[str, Any]:
@@ -290,23 +302,28 @@ def _set_options(skew: Skew, time: Time, state: State) -> dict[str, Any]:
     does not have."""
     if time.result_time is not None:
         raise InvalidArgumentError(f"result_time={time.result_time!r}: {_REMEDY}")
-    for name in ("within", "window"):
-        if getattr(time, name) is not None:
-            raise InvalidArgumentError(
-                f"{name}={getattr(time, name)!r}: a query says it in its condition; write AND a.at "
-                "BETWEEN b.at - INTERVAL 10 MINUTES AND b.at + INTERVAL 10 MINUTES, or name the "
-                "streams yourself: multiway_join(...)"
-            )
     refuse_other_fields(skew, ("hot_keys", "rows", "shares"), f"is not said here: {_REMEDY}")
     given = {"skew": replace(skew, rows=None), "time": time, "state": state}
     defaults = {"skew": SKEW, "time": TIME, "state": STATE}
     return {name: value for name, value in given.items() if value != defaults[name]}
 
 
+def _distance(time: Time) -> str:
+    """``within`` and ``window`` as they are given; empty: neither is."""
+    given = {"within": time.within, "window": time.window}
+    return ", ".join(f"{name}={value!r}" for name, value in given.items() if value is not None)
+
+
 def _query_of(
-    converted: Converted, strict: bool, stage: Callable[[str], StagedQuery]
+    converted: Converted, strict: bool, time: Time, stage: Callable[[str], StagedQuery]
 ) -> MultiwayQuery:
     if converted.note:
+        if asked := _distance(time):
+            raise InvalidArgumentError(
+                f"{asked} is a part of the condition of merged joins, and joins are left to Spark: "
+                f"{converted.note}; write the time interval into the condition of the query, or "
+                "name the streams yourself: multiway_join(...)"
+            )
         if strict:
             raise InvalidArgumentError(
                 f"strict=True refuses a query that leaves joins to Spark: {converted.note}"

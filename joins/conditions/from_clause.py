@@ -5,14 +5,16 @@ has ON or USING. What ON says is sorted: equalities of columns, or of COALESCE o
 sides; time intervals; other conditions.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import product
 from typing import Any, NamedTuple
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.joins.conditions.columns import Column
+from lsmstate.joins.conditions.columns import Column, quoted
 from lsmstate.joins.conditions.computed import Computing
 from lsmstate.joins.conditions.intervals import Bound, bounds_in
 from lsmstate.joins.conditions.join_tree import (
+    SQL_NAMES,
     Comparison,
     Join,
     Kind,
@@ -40,9 +42,31 @@ _KINDS: dict[tuple[str, ...], Kind] = {
     ("LEFT", "ANTI"): "anti",
 }
 _INNER = ((), ("INNER",), ("CROSS",))
+_WITH_CROSS: dict[tuple[str, ...], Kind] = {**_KINDS, ("CROSS",): "inner"}
 #: Parts of a source or a join that are read.
 _SOURCE_PARTS = ("this", "joins")
 _JOIN_PARTS = ("this", "side", "kind", "on", "using")
+
+
+class Side(NamedTuple):
+    """What stands on one side of a join: streams that have columns there, and which of them may
+    have no row."""
+
+    shown: tuple[str, ...]
+    nullable: frozenset[str] = frozenset()
+
+    def joined(self, kind: Kind, right: "Side") -> "Side":
+        """The result of a join with another one."""
+        if kind in ("semi", "anti"):
+            return self
+        lost = self.nullable | right.nullable
+        lost |= frozenset(right.shown) if kind in ("left", "full") else frozenset()
+        lost |= frozenset(self.shown) if kind in ("right", "full") else frozenset()
+        return Side(self.shown + right.shown, lost)
+
+
+#: Gives conditions between the two sides of a join.
+Between = Callable[[Side, Side], Iterable[str]]
 
 
 def is_from_clause(text: str) -> bool:
@@ -127,6 +151,13 @@ def inner_condition(text: str, columns: Mapping[str, Sequence[str]]) -> str | No
     return _written(conditions, columns, text)
 
 
+def with_conditions(text: str, columns: Mapping[str, Sequence[str]], between: Between) -> str:
+    """A FROM clause with more conditions at each of its joins. InvalidArgumentError for a syntax
+    error, an unknown name, or what is not supported."""
+    clause = parse_tokens("From", _from_tokens(text), text, "joins").this
+    return _Reader(text, columns, Computing(columns)).written(clause, between)[0]
+
+
 def _are_tables(*sources: Any) -> bool:
     """Whether all sources are names of streams, and nothing more."""
     parts = {name for each in sources for name, value in each.args.items() if value}
@@ -165,13 +196,49 @@ class _Reader:
             tree = self._join(tree, join)
         return tree
 
+    def written(self, node: Any, between: Between) -> tuple[str, Side]:
+        """The clause as text, with what ``between`` gives for each join, and what it shows."""
+        name = self._stream(node)
+        if name is None:
+            text, left = self.written(node.this, between)
+            text = f"({text})"
+        else:
+            text, left = quoted(name), Side((name,))
+        for join in node.args.get("joins") or ():
+            kind = self._kind(join, _WITH_CROSS)
+            below, right = self.written(join.this, between)
+            below = f"({below})" if join.this.args.get("joins") else below
+            on = [
+                *(f"({text_of(each)})" for each in self._conjuncts(join.args.get("on"))),
+                *self._used(join, left, right),
+                *between(left, right),
+            ]
+            text = f"{text} {SQL_NAMES[kind]} {below} ON {' AND '.join(on) or 'TRUE'}"
+            left = left.joined(kind, right)
+        return text, left
+
+    def _used(self, join: Any, left: Side, right: Side) -> Iterable[str]:
+        """What USING says, as conditions: where each stream has a row, all columns are equal."""
+        for each in join.args.get("using") or ():
+            sides = [self._everywhere(each.name, side.shown) for side in (left, right)]
+            if left.nullable or right.nullable:
+                yield str(Comparison(*sides))
+            else:
+                pairs = product(*sides)
+                yield from (str(Comparison((one,), (other,))) for one, other in pairs)
+
     def _source(self, node: Any) -> Tree:
+        name = self._stream(node)
+        return self.tree(node.this) if name is None else name
+
+    def _stream(self, node: Any) -> str | None:
+        """The stream that is named; None for parentheses around something else."""
         kind = type(node).__name__
         more = [name for name, value in node.args.items() if value and name not in _SOURCE_PARTS]
         if kind == "Table" and not more:
             return resolved("stream", node.name, self._columns)
         if kind == "Subquery" and not more and type(node.this).__name__ in ("Table", "Subquery"):
-            return self.tree(node.this)
+            return None
         bare = node.copy()
         bare.set("joins", None)
         raise InvalidArgumentError(
@@ -179,27 +246,30 @@ class _Reader:
             "without another name for it, or write joins in parentheses"
         )
 
-    def _join(self, left: Tree, join: Any) -> Join:
+    def _kind(self, join: Any, known: Mapping[tuple[str, ...], Kind] = _KINDS) -> Kind:
+        """The type of a join; InvalidArgumentError for one that is not known."""
         words = tuple(str(join.args[name]) for name in ("side", "kind") if join.args.get(name))
         more = [name for name, value in join.args.items() if value and name not in _JOIN_PARTS]
-        if words not in _KINDS or more:
+        if words not in known or more:
             shown = " ".join([*(str(join.args[name]) for name in more), *words])
             raise InvalidArgumentError(
                 f"joins: there is no {shown} JOIN here, in {self._text!r}; write a join such as "
                 "LEFT JOIN, FULL JOIN or LEFT SEMI JOIN"
             )
+        return known[words]
+
+    def _join(self, left: Tree, join: Any) -> Join:
+        kind = self._kind(join)
         right = self.tree(join.this)
         using = join.args.get("using")
         if using:
-            sides = (
-                (self._everywhere(each.name, side) for side in (left, right)) for each in using
-            )
-            return Join(_KINDS[words], left, right, tuple(Comparison(*both) for both in sides))
-        return Join(_KINDS[words], left, right, *self._conditions(join.args.get("on"), left, right))
+            shown = (shown_streams(left), shown_streams(right))
+            sides = ((self._everywhere(each.name, side) for side in shown) for each in using)
+            return Join(kind, left, right, tuple(Comparison(*both) for both in sides))
+        return Join(kind, left, right, *self._conditions(join.args.get("on"), left, right))
 
-    def _everywhere(self, name: str, tree: Tree) -> tuple[Column, ...]:
-        """The columns of that name in the streams of ``tree``."""
-        shown = shown_streams(tree)
+    def _everywhere(self, name: str, shown: Sequence[str]) -> tuple[Column, ...]:
+        """The columns of that name in some streams."""
         found = tuple(
             Column(stream, column)
             for stream in shown
@@ -217,9 +287,7 @@ class _Reader:
         found: list[Comparison] = []
         bounds: list[Bound] = []
         others: list[PairCondition] = []
-        conjuncts = [] if on is None else read_conjuncts(on, self._columns, self._text)
-        if len(conjuncts) == 1 and isinstance(conjuncts[0], Constant):
-            conjuncts = []  # sqlglot reads a join without ON as one ON TRUE
+        conjuncts = self._conjuncts(on)
         for predicate in map(self._computing.of, conjuncts):
             sides = _equated(predicate)
             interval = () if sides else self._interval(predicate, left, right)
@@ -240,6 +308,11 @@ class _Reader:
         raise InvalidArgumentError(
             f"joins: {left} and {right} are joined by no equality, in {self._text!r}; {remedy}"
         )
+
+    def _conjuncts(self, on: Any) -> list[Expression]:
+        """What ON says; nothing for a mere TRUE, as which sqlglot reads a join without ON."""
+        found = [] if on is None else read_conjuncts(on, self._columns, self._text)
+        return [] if len(found) == 1 and isinstance(found[0], Constant) else found
 
     def _other(self, predicate: Expression, left: Tree, right: Tree) -> PairCondition:
         """A condition that is neither an equality of both sides nor a time interval."""

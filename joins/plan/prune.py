@@ -4,7 +4,7 @@ A key that has to be computed is computed below the join and stored as a column.
 condition of the join has of one input, unless the join can compute it.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -27,48 +27,54 @@ from lsmstate.joins.plan.known_condition import MakesColumn, prepared
 _KEY: Final = "key_"
 
 
-def pruned(plan: Node, needed: Iterable[Column] | None = None) -> Node:
+#: Whether multi-way joins read a column of an input beside their conditions.
+Reads = Callable[[Column], bool]
+
+
+def pruned(
+    plan: Node, needed: Iterable[Column] | None = None, *, reads: Reads = lambda _: False
+) -> Node:
     """The plan, whose multi-way joins have a ``Project`` as every input.
 
     ``needed``: the columns of the root that are read, by default all. Operators that do not say
-    what they read are taken to read all of their inputs.
+    what they read are taken to read all of their inputs. ``reads``: what multi-way joins need
+    beside their conditions.
     """
     wanted = frozenset(plan.columns if needed is None else needed)
     match plan:
         case Source():
             return plan
         case MultiJoin():
-            return _pruned_join(plan, wanted)
+            return _pruned_join(plan, wanted, reads)
         case Project():
             values = tuple((column, value) for column, value in plan.values if column in wanted)
-            below = pruned(plan.input, _columns(value for _, value in values))
+            below = pruned(plan.input, _columns(value for _, value in values), reads=reads)
             if len(values) == len(plan.values):
                 return with_inputs(plan, [below])
             return Project(below, values)
         case Filter():
-            return with_inputs(plan, [pruned(plan.input, wanted | columns_of(plan.condition))])
+            both = wanted | columns_of(plan.condition)
+            return with_inputs(plan, [pruned(plan.input, both, reads=reads)])
         case Alias():
-            return with_inputs(plan, [pruned(plan.input, wanted)])
+            return with_inputs(plan, [pruned(plan.input, wanted, reads=reads)])
         case Join():
             both = wanted | (columns_of(plan.condition) if plan.condition else frozenset())
-            sides = [pruned(side, both & set(side.columns)) for side in plan.inputs]
+            sides = [pruned(s, both & set(s.columns), reads=reads) for s in plan.inputs]
             return with_inputs(plan, sides)
         case Other():
-            return with_inputs(plan, [_pruned_below(plan, child) for child in plan.inputs])
+            return with_inputs(plan, [_pruned_below(plan, child, reads) for child in plan.inputs])
 
 
-def _pruned_below(node: Other, child: Node) -> Node:
+def _pruned_below(node: Other, child: Node, reads: Reads) -> Node:
     """The same columns for an operator of several inputs, such as a union, which goes by place."""
     if len(node.inputs) > 1:
-        found = pruned(child)
+        found = pruned(child, reads=reads)
         same = tuple((column, column) for column in child.columns)
         return found if found.columns == child.columns else Project(found, same)
-    if node.reads is None:
-        return pruned(child)
-    return pruned(child, node.reads)
+    return pruned(child, node.reads, reads=reads)
 
 
-def _pruned_join(join: MultiJoin, wanted: frozenset[Column]) -> MultiJoin:
+def _pruned_join(join: MultiJoin, wanted: frozenset[Column], reads: Reads) -> MultiJoin:
     computed: dict[tuple[int, Expression], Column] = {}
     names = _key_names()
 
@@ -87,12 +93,13 @@ def _pruned_join(join: MultiJoin, wanted: frozenset[Column]) -> MultiJoin:
     read = frozenset(c for key in classes for _, c in key) | _columns(conditions)
     inputs: list[Project] = []
     for place, node in enumerate(join.inputs):
-        kept = [c for c in node.columns if c in wanted or c in read]
+        kept = [c for c in node.columns if c in wanted or c in read or reads(c)]
         own = [(column, value) for (at, value), column in computed.items() if at == place]
         if not kept and not own:
             kept = list(node.columns[:1])  # a row without columns is none
         values: list[tuple[Column, Expression]] = [*((column, column) for column in kept), *own]
-        inputs.append(Project(pruned(node, _columns(v for _, v in values)), tuple(values)))
+        below = pruned(node, _columns(v for _, v in values), reads=reads)
+        inputs.append(Project(below, tuple(values)))
     keys = tuple(KeyClass(tuple(members)) for members in classes)
     return replace(join, inputs=tuple(inputs), keys=keys, conditions=conditions)
 

@@ -31,6 +31,7 @@ from lsmstate.joins.specs.changes import check_operation, with_operation
 from lsmstate.joins.specs.event_time import WATERMARK, EventTime, duration_us
 from lsmstate.joins.specs.final import waiting_stream
 from lsmstate.joins.specs.one_key import check_streams, joined_schema
+from lsmstate.joins.specs.window import TimeWindow, time_window
 from lsmstate.store import StreamSchema
 from lsmstate.store_base.checks import nearest
 
@@ -44,6 +45,10 @@ TICKS: Final = "@ticks"
 #: Sign of a comparison for the nearest row in both directions.
 NEAREST: Final = "~"
 _SWAPPED: Final = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", NEAREST: NEAREST}
+
+#: Of ticks and places.
+LEAST: Final = -(1 << 63)
+MOST: Final = (1 << 63) - 1
 
 Ticks = npt.NDArray[np.int64]
 
@@ -63,12 +68,15 @@ class AsofSpec:
     """By stream, columns that are equal in a result."""
     how: str = "inner"
     tolerance: int | None = None
-    """How far the times of a result may be apart: in microseconds, or as the numbers are."""
+    """How far the times of a result may be apart: in microseconds, or as the numbers are. With
+    windows at most their length."""
     late: str = "drop"
     emit: str = "final"
     """"changes": results come at once, and are taken back where a nearer row comes."""
     compared_as: pa.Schema | None = None
     """The types in which keys are compared, if the caller casts them."""
+    window: TimeWindow | None = None
+    """Windows, one of which holds both times of a result; they count as ``tolerance`` does."""
 
     @classmethod
     def of(
@@ -79,6 +87,7 @@ class AsofSpec:
         by: Sequence[str] | Mapping[str, Sequence[str]] | str = (),
         how: str = "inner",
         tolerance: str | timedelta | int | None = None,
+        window: object = None,
         late: str = "drop",
         emit: str = "final",
     ) -> "AsofSpec":
@@ -107,7 +116,10 @@ class AsofSpec:
         keys = keys_by(streams, by)
         kinds = [streams[name].field(column).type for name, column in times.items()]
         most = None if tolerance is None else _tolerance(tolerance, kinds[0])
-        spec = cls(dict(streams), times, sign, keys, how, most, late, emit)
+        windows = None if window is None else _windows(window, kinds)
+        if windows is not None:
+            most = windows.size_us if most is None else min(most, windows.size_us)
+        spec = cls(dict(streams), times, sign, keys, how, most, late, emit, window=windows)
         if spec.looks_both_ways and spec.emits_changes:
             raise InvalidArgumentError(
                 f"on={on!r} with emit='changes': results that are taken back look in one "
@@ -116,7 +128,7 @@ class AsofSpec:
         if spec.looks_both_ways and most is None:
             raise InvalidArgumentError(
                 f"on={on!r} without tolerance=: a row would wait for ever for a nearer one that is "
-                'later; bound the wait, as in tolerance="5 minutes"'
+                'later; bound the wait, as in tolerance="5 minutes", or by a window'
             )
         if spec.looks_ahead and most is None and how == "left" and not spec.emits_changes:
             raise InvalidArgumentError(
@@ -195,6 +207,49 @@ class AsofSpec:
     def tolerance_ticks(self) -> int | None:
         """The tolerance in ticks."""
         return None if self.tolerance is None else self.ticks_of(self.tolerance, is_length=True)
+
+    def least_places(self, places: Ticks) -> Ticks | None:
+        """For rows of the first stream by their places, the least places of rows of the second that
+        may be theirs; None: any."""
+        if self.tolerance_ticks is None:
+            return None
+        least = shifted(places, -self.tolerance_ticks)
+        if self.window is None:
+            return least
+        if self.looks_ahead:
+            return np.maximum(least, ~self.last_ticks(~places))
+        return np.maximum(least, self.first_ticks(places))
+
+    def most_places(self, places: Ticks) -> Ticks | None:
+        """For rows of the second stream by their places, the greatest places of rows of the first
+        whose they may be; None: any."""
+        if self.tolerance_ticks is None:
+            return None
+        most = shifted(places, self.tolerance_ticks)
+        if self.window is None:
+            return most
+        if self.looks_ahead:
+            return np.minimum(most, ~self.first_ticks(~places))
+        return np.minimum(most, self.last_ticks(places))
+
+    def first_ticks(self, ticks: Ticks) -> Ticks:
+        """The first tick of the first window that holds each of these."""
+        size, slide = self._window_ticks
+        into = ticks % np.int64(slide)
+        back = into + (size - 1 - into) // slide * slide
+        return np.where(ticks < LEAST + back, LEAST, ticks - back)
+
+    def last_ticks(self, ticks: Ticks) -> Ticks:
+        """The last tick of the last window that holds each of these."""
+        size, slide = self._window_ticks
+        ahead = size - 1 - ticks % np.int64(slide)
+        return np.where(ticks > MOST - ahead, MOST, ticks + ahead)
+
+    @cached_property
+    def _window_ticks(self) -> tuple[int, int]:
+        assert self.window is not None
+        size, slide = self.window.size_us, self.window.slide_us
+        return self.ticks_of(size, is_length=True), self.ticks_of(slide, is_length=True)
 
     @cached_property
     def waits_ticks(self) -> int:
@@ -318,6 +373,7 @@ class AsofSpec:
             "keys": sorted(keys),
             "how": self.how,
             "tolerance": self.tolerance,
+            "window": None if self.window is None else [self.window.size_us, self.window.slide_us],
             "emit": self.emit,
         }
 
@@ -387,3 +443,36 @@ def _tolerance(given: object, kind: pa.DataType) -> int:
             "negative"
         )
     return given
+
+
+def _windows(given: object, kinds: Sequence[pa.DataType]) -> TimeWindow:
+    """The windows that a user asked for. InvalidArgumentError if they do not fit the times."""
+    if not pa.types.is_timestamp(kinds[0]):
+        parts = list(given) if isinstance(given, list | tuple) else [given]
+        numbers = [n for n in parts if isinstance(n, int) and not isinstance(n, bool)]
+        if (
+            len(numbers) != len(parts)
+            or len(parts) not in (1, 2)
+            or not (0 < numbers[-1] <= numbers[0] < 1 << 63)
+        ):
+            raise InvalidArgumentError(
+                f"window={given!r}: the times are whole numbers; give the length of windows, as in "
+                "100, or their length and their slide, as in (100, 25)"
+            )
+        return TimeWindow(numbers[0], numbers[-1])
+    found = time_window(given)
+    unit = max((kind.unit for kind in kinds), key=UNITS.index)
+    tick = max(1, 1_000_000 // int(1000 ** UNITS.index(unit)))
+    if found.size_us % tick or found.slide_us % tick:
+        raise InvalidArgumentError(
+            f"window={given!r}: the times count in {unit}, and windows begin and end between; give "
+            "a length and a slide of whole ones, or cast the times to a finer unit"
+        )
+    return found
+
+
+def shifted(ticks: Ticks, step: int) -> Ticks:
+    """Ticks or places plus a step, within 64 bits."""
+    if step < 0:
+        return np.where(ticks < LEAST - step, LEAST, ticks + np.int64(step))
+    return np.where(ticks > MOST - step, MOST, ticks + np.int64(step))

@@ -41,6 +41,8 @@ class ChangeSpec:
     operations: Mapping[str, str] = field(default_factory=dict)
     """The operation column of each stream that is a changelog."""
     event_time: ClassVar[EventTime | None] = None
+    graph: ClassVar[None] = None
+    parts: ClassVar[None] = None
 
     @classmethod
     def of(
@@ -88,6 +90,11 @@ class ChangeSpec:
         )
         return self.keys.stream_schemas + kept
 
+    @property
+    def preserved(self) -> frozenset[str]:
+        """The streams whose rows are results without a partner, also with a null key."""
+        return frozenset(filter(self.is_preserved, self.streams))
+
     def is_preserved(self, stream: str) -> bool:
         """Whether a row that has no partner at all is a result."""
         return products(self.tree, {stream}) == (frozenset({stream}),)
@@ -120,6 +127,11 @@ class GraphChangeSpec:
     """The operation column of each stream that is a changelog."""
     event_time: EventTime | None = None
     """Of a join with time intervals."""
+    tree: ClassVar[None] = None
+    parts: ClassVar[None] = None
+    """What joins of other types have."""
+    preserved: ClassVar[frozenset[str]] = frozenset()
+    emits_changes: ClassVar[bool] = True
 
     @classmethod
     def of(
@@ -144,6 +156,11 @@ class GraphChangeSpec:
     def output_schema(self) -> pa.Schema:
         """The operation, and the columns of all streams."""
         return with_operation(self.graph.output_schema)
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """The streams that have columns in a result: all."""
+        return tuple(self.streams)
 
     @property
     def stream_schemas(self) -> tuple[StreamSchema, ...]:
@@ -225,11 +242,7 @@ def check_emit(tree: Tree | None, emit: str, operations: Mapping[str, str]) -> N
 def check_no_keys(spec: JoinSpec | GraphSpec, operations: Mapping[str, str]) -> None:
     """InvalidArgumentError if an operation column is a part of a key."""
     for stream, column in operations.items():
-        if isinstance(spec, GraphSpec):
-            keys = [found.columns.get(stream) for found in spec.classes]
-        else:
-            keys = [*spec.keys[stream]]
-        if column in keys:
+        if column in (columns.get(stream) for columns in spec.key_columns):
             raise InvalidArgumentError(
                 f"changes: {stream}.{column} is part of the key, so it cannot be the operation "
                 "column; name another one"

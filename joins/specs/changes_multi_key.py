@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -33,6 +33,7 @@ class RootedChangeSpec:
     """The operation column of each stream that is a changelog."""
     event_time: EventTime | None = None
     """Of joins with time intervals."""
+    emits_changes: ClassVar[bool] = True
 
     @classmethod
     def of(
@@ -69,6 +70,11 @@ class RootedChangeSpec:
     def streams(self) -> Mapping[str, pa.Schema]:
         """The streams as they are stored."""
         return self.graph.streams
+
+    @property
+    def preserved(self) -> frozenset[str]:
+        """The streams whose rows are results without a partner."""
+        return frozenset(part.root for part in self.parts)
 
     @cached_property
     def shown(self) -> tuple[str, ...]:

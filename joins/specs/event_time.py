@@ -160,6 +160,11 @@ class TimedSpec:
         return self.joined.output_schema
 
     @property
+    def graph(self) -> GraphSpec | None:
+        """The keys of a join by several ones."""
+        return self.joined.graph
+
+    @property
     def owners(self) -> Mapping[str, str]:
         """By stream of the store, whose rows it holds."""
         return self.joined.owners
@@ -326,19 +331,8 @@ def _resolved_columns(
 
 def _equal_times(spec: Joined) -> list[Bound]:
     """Keys that are time stamps are bounds too: the columns of one class are equal."""
-    classes: Iterable[Mapping[str, str]]
-    if isinstance(spec, ThetaSpec):
-        classes = [
-            {n: p.expression.name for n, p in parts.items() if isinstance(p.expression, Column)}
-            for parts in spec.equal_parts()
-        ]
-    elif isinstance(spec, GraphSpec):
-        classes = [key_class.columns for key_class in spec.classes]
-    else:
-        count = len(spec.key_schema)
-        classes = [{n: keys[k] for n, keys in spec.keys.items()} for k in range(count)]
     found = []
-    for members in classes:
+    for members in spec.key_columns:
         columns = [Column(name, column) for name, column in members.items()]
         pairs = [(a, b) for a in columns for b in columns if a != b]
         found += [Bound(later, earlier, 0) for later, earlier in pairs]

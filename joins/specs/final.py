@@ -81,6 +81,16 @@ class FinalSpec:
         return self.graph.streams
 
     @property
+    def owners(self) -> Mapping[str, str]:
+        """By stream of the store that forgets rows, whose rows it holds."""
+        return self.graph.owners
+
+    @property
+    def waits_us(self) -> Mapping[str, int]:
+        """By stream whose rows wait, how long after their event time."""
+        return {name: each.waits_us for name, each in self.waiting.items()}
+
+    @property
     def indexes(self) -> tuple[Index, ...]:
         """The streams of the store that partners are looked up in."""
         return self.graph.indexes

@@ -95,6 +95,16 @@ class GraphSpec:
         assert len(spec.output_schema) == sum(spec.shown.values())
         return spec
 
+    @property
+    def graph(self) -> "GraphSpec":
+        """Itself, as joins that are built on it have it."""
+        return self
+
+    @property
+    def key_columns(self) -> tuple[Mapping[str, str], ...]:
+        """Columns that are equal in a result, by their streams."""
+        return tuple(each.columns for each in self.classes)
+
     @cached_property
     def output_schema(self) -> pa.Schema:
         """The shown columns of all streams, in the streams' order."""

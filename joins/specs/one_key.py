@@ -49,6 +49,8 @@ class JoinSpec:
     keys: Mapping[str, tuple[str, ...]]
     compared_as: pa.Schema | None = None
     event_time: ClassVar[None] = None
+    graph: ClassVar[None] = None
+    """What joins by several keys have."""
 
     @classmethod
     def create(cls, streams: Mapping[str, pa.Schema], on: Condition) -> "JoinSpec":
@@ -92,6 +94,16 @@ class JoinSpec:
         for k in range(len(next(iter(self.keys.values())))):
             fields.append(pa.field(f"k{k}", class_type(self.streams, self._columns(k))))
         return pa.schema(fields)
+
+    @property
+    def key_columns(self) -> tuple[Mapping[str, str], ...]:
+        """Columns that are equal in a result, by their streams."""
+        return tuple(self._columns(k) for k in range(len(self.key_schema)))
+
+    @property
+    def shown_rows(self) -> Mapping[str, pa.Schema]:
+        """The columns of each stream that are part of a result."""
+        return self.streams
 
     def _columns(self, k: int) -> dict[str, str]:
         """The k-th key column of each stream."""

@@ -122,6 +122,20 @@ class ThetaSpec:
     """What inner joins do not have: a preserved side."""
     operations: ClassVar[Mapping[str, str]] = {}
     emits_changes: ClassVar[bool] = False
+    graph: ClassVar[None] = None
+
+    @property
+    def shown_rows(self) -> Mapping[str, pa.Schema]:
+        """The columns of each stream that are part of a result."""
+        return self.streams
+
+    @property
+    def key_columns(self) -> tuple[Mapping[str, str], ...]:
+        """Columns that are equal in a result, by their streams."""
+        return tuple(
+            {n: p.expression.name for n, p in parts.items() if isinstance(p.expression, Column)}
+            for parts in self.equal_parts()
+        )
 
     @property
     def theta(self) -> "ThetaSpec":

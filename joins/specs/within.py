@@ -5,20 +5,21 @@ all types keep them, and a kept state or a checkpoint refuses others.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
-from itertools import combinations
+from itertools import product
 from typing import Protocol
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.joins.conditions.columns import Column
-from lsmstate.joins.conditions.from_clause import is_from_clause
+from lsmstate.joins.conditions.columns import Column, quoted
+from lsmstate.joins.conditions.from_clause import Side, is_from_clause, with_conditions
 from lsmstate.joins.conditions.intervals import Bound, bounds_in
-from lsmstate.joins.conditions.join_tree import bound_text
+from lsmstate.joins.conditions.join_tree import SQL_NAMES, Comparison, bound_text
 from lsmstate.joins.conditions.names import resolved
 from lsmstate.joins.conditions.parser import parse_condition
-from lsmstate.joins.conditions.predicate import Equal, text_of
 from lsmstate.joins.specs.event_time import duration_us
 from lsmstate.joins.specs.one_key import Condition
+from lsmstate.joins.specs.typed_condition import How, kinds_of
 from lsmstate.joins.specs.window import TimeWindow, WindowLike, time_window
 
 
@@ -42,49 +43,80 @@ def with_time(
     times: Mapping[str, str],
     streams: Mapping[str, Sequence[str]],
     missing: str,
-) -> Condition:
-    """The condition, with the distance or the window that the event times of each two streams keep.
+    how: How = "inner",
+) -> tuple[Condition, How]:
+    """The condition with the distance or the window that the event times of each two streams keep,
+    and the types of joins that it does not say.
+
+    It is kept at each join, between each stream on its left and each on its right. A stream that
+    has no row in a result keeps no distance.
 
     Args:
-        on: What is joined.
+        on: What is joined: a condition, or a FROM clause, which gets it at each of its joins.
         time: ``within`` and ``window`` count.
         times: The column of event times of each stream.
         streams: Columns of the streams.
         missing: What gives a stream an event time, for messages.
+        how: The types of joins, where the condition does not say them.
 
     Raises:
         InvalidArgumentError: It is no length of time or no window, a stream has no event time, or
-            ``on`` is a FROM clause.
+            the FROM clause cannot be read.
     """
     if time.within is None and time.window is None:
-        return on
+        return on, how
     within_us = None if time.within is None else duration_us("within", time.within)
     window = None if time.window is None else time_window(time.window)
     name = "within" if window is None else "window"
     told = f"{name}={getattr(time, name)!r}"
-    if isinstance(on, str) and is_from_clause(on):
-        remedy = (
-            "write the time intervals into its ON, as in a.at BETWEEN b.at - INTERVAL 1 HOUR AND "
-            "b.at + INTERVAL 1 HOUR"
-            if window is None
-            else 'give the condition alone, and the types by how, as in how={"b": "left"}'
-        )
-        raise InvalidArgumentError(
-            f"{told} is for conditions, and on={on!r} is a FROM clause; {remedy}"
-        )
     found = {resolved("stream", name, streams): column for name, column in times.items()}
     lacking = [name for name in streams if name not in found]
     if lacking:
         raise InvalidArgumentError(f"{told}: stream {lacking[0]!r} has no event time; {missing}")
-    columns = [Column(name, resolved("column", found[name], streams[name])) for name in streams]
-    bounds = [
-        bound_text(bound)
-        for one, other in combinations(columns, 2)
-        for pair in ((one, other), (other, one))
-        for bound in bounds_between(*pair, within_us, window)
-    ]
-    keys = [f"({on})"] if isinstance(on, str) else list(_equalities(on, streams))
-    return " AND ".join([*keys, *bounds])
+    distance = _Distance(
+        {name: Column(name, resolved("column", found[name], own)) for name, own in streams.items()},
+        within_us,
+        window,
+    )
+    if isinstance(on, str) and is_from_clause(on):
+        return with_conditions(on, streams, distance.between), how
+    first, *later = streams
+    kinds, left, text = kinds_of(streams, how), Side((first,)), quoted(first)
+    keys = {} if isinstance(on, str) else _keys(on, streams)
+    bounds: list[str] = []
+    for name in later:
+        own = [*distance.between(left, Side((name,)))]
+        equal = _equal(keys, left, name)
+        text += f" {SQL_NAMES[kinds[name]]} {quoted(name)} ON {' AND '.join([*equal, *own])}"
+        left = left.joined(kinds[name], Side((name,)))
+        bounds += own
+    if isinstance(on, str):
+        return " AND ".join([f"({on})", *bounds]), how
+    return text, "inner"
+
+
+@dataclass(frozen=True)
+class _Distance:
+    """What the event times of two streams keep."""
+
+    columns: Mapping[str, Column]
+    within_us: int | None
+    window: TimeWindow | None
+
+    def between(self, left: Side, right: Side) -> Iterator[str]:
+        """The conditions of a join. A stream that may have no row there keeps them if it has."""
+        for one, other in product(left.shown, right.shown):
+            ends = self.columns[one], self.columns[other]
+            kept = [
+                bound_text(bound)
+                for pair in (ends, ends[::-1])
+                for bound in bounds_between(*pair, self.within_us, self.window)
+            ]
+            lost = [name for name in (one, other) if name in left.nullable | right.nullable]
+            if lost:
+                alone = [f"{self.columns[name]} IS NULL" for name in lost]
+                kept = [f"({' OR '.join([*alone, ' AND '.join(kept)])})"]
+            yield from kept
 
 
 def bounds_between(
@@ -107,19 +139,27 @@ def without_windows(
     )
 
 
-def _equalities(
+def _keys(
     on: Mapping[str, Sequence[str]] | Sequence[str], streams: Mapping[str, Sequence[str]]
-) -> Iterator[str]:
-    """Lists of key columns as text."""
+) -> dict[str, list[Column]]:
+    """By stream its key columns. InvalidArgumentError names what does not fit."""
     lists = on if isinstance(on, Mapping) else dict.fromkeys(streams, on)
     named = {resolved("stream", name, streams): list(names) for name, names in lists.items()}
     if len({len(names) for names in named.values()}) != 1 or len(named) != len(streams):
         raise InvalidArgumentError(
             f"on={on!r}: every stream needs the same number of key columns, at least one"
         )
-    first, *others = streams
-    for place, name in enumerate(named[first]):
-        one = Column(first, resolved("column", name, streams[first], first))
-        for stream in others:
-            other = resolved("column", named[stream][place], streams[stream], stream)
-            yield text_of(Equal(one, Column(stream, other)))
+    return {
+        name: [Column(name, resolved("column", each, columns, name)) for each in named[name]]
+        for name, columns in streams.items()
+    }
+
+
+def _equal(keys: Mapping[str, Sequence[Column]], left: Side, name: str) -> list[str]:
+    """The keys of a stream beside those of the streams before it, of which some may have no row."""
+    found = []
+    for place, own in enumerate(keys.get(name, ())):
+        earlier = tuple(keys[each][place] for each in left.shown)
+        sides = [earlier] if left.nullable else [(column,) for column in earlier]
+        found += [str(Comparison(side, (own,))) for side in sides]
+    return found

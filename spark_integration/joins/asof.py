@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.joins.asof import AsofEmit, How
+from lsmstate.joins.asof import AsofEmit, How, in_time
 from lsmstate.joins.options import GROUPS, STATE, TIME, State, Time, refuse_other_fields
 from lsmstate.joins.protocols import Routing
 from lsmstate.joins.routing.hash_router import HashRouting
@@ -59,6 +59,8 @@ def asof_join(
             column ``op``, and are taken back when a nearer row comes; not with ``~``.
         tolerance: How far the times may be apart: "5 minutes", or a timedelta.
         time: What becomes of late rows, with ``late`` ("drop" or "side") and ``late_batches``.
+            ``window``: the nearest row is one of the same window. ``within`` is another word for
+            ``tolerance``.
         state: Where the state lies, and what it may take.
 
     Returns:
@@ -78,7 +80,9 @@ def asof_join(
         ```
     """
     refuse_other_fields(
-        time, ("late", "late_batches"), "is not an option of asof_join on Spark; leave it out"
+        time,
+        ("within", "window", "late", "late_batches"),
+        "is not an option of asof_join on Spark; leave it out",
     )
     check_late(time.late, time.late_batches, state.backend)
     if not isinstance(streams, Mapping) or len(streams) != 2:
@@ -88,7 +92,7 @@ def asof_join(
     spark = session_of(streams, "stream", "join it afterwards: asof_join(...).join({name}, ...)")
     asked = Inputs.of(spark, streams, {name: [] for name in streams})
     schemas = {plan.name: plan.rows for plan in asked.plans}
-    spec = AsofSpec.of(schemas, on, by=by, how=how, tolerance=tolerance, late=time.late, emit=emit)
+    spec = AsofSpec.of(schemas, on, by=by, how=how, emit=emit, **in_time(time, tolerance))
     if not len(spec.key_schema) and state.buckets != 1:
         raise InvalidArgumentError(
             f"by={by!r}: on Spark rows go to buckets by what is equal; name at least one column, "

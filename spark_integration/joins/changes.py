@@ -18,8 +18,6 @@ from lsmstate.joins.conditions.join_tree import (
 )
 from lsmstate.joins.specs.changes import (
     OPERATION,
-    ChangeSpec,
-    GraphChangeSpec,
     check_no_keys,
     operation_columns,
 )
@@ -90,8 +88,7 @@ def check_time(
         check_keeps_all(told.retention, told.late, result_time)
         return
     refuse_result_time(result_time)
-    if not isinstance(spec, ChangeSpec):
-        check_hours(spec.event_time.bounds, spec.graph, spark)
+    check_hours(spec.event_time.bounds, spec.streams, spark)
 
 
 def refuse_result_time(result_time: str | None) -> None:
@@ -110,14 +107,14 @@ def change_settings(spec: ChangingSpec | None) -> dict[str, Any]:
     if spec is None:
         return {"joins other than inner": None, "changelog inputs": None, "emit": None}
     changelogs = [f"{name}.{column}" for name, column in spec.operations.items()]
-    tree = _tree(spec)
+    tree = spec.tree
     bounds = spec.event_time.bounds if tree is None and spec.event_time is not None else ()
     return {
         "joins other than inner": str(tree) if tree is not None else None,
         "intervals": sorted(map(bound_text, bounds)) or None,
         JOIN_CONDITIONS: [str(c) for c in conditions_of(tree)] or None if tree else None,
         "changelog inputs": changelogs or None,
-        "emit": _emit(spec),
+        "emit": "changes" if spec.emits_changes else "append",
     }
 
 
@@ -147,33 +144,26 @@ def pinned_conditions(
 
 def explained(spec: ChangingSpec) -> str:
     """Text for people: how the streams are joined, and what the results are."""
-    tree = _tree(spec)
+    tree = spec.tree
     lines = [f"joins: {tree}"] if tree is not None else []
     if spec.operations:
         listed = ", ".join(f"{name} by {column}" for name, column in spec.operations.items())
         lines.append(f"changelogs: {listed}")
-    if _emit(spec) == "changes":
+    if spec.emits_changes:
         lines.append(f"results: column {OPERATION!r} is +I for a new one, -D for a retracted one")
     if spec.event_time is not None:
         lines.append(explained_time(spec.event_time))
     return "\n".join(lines)
 
 
-def routes_null_keys(spec: ChangeSpec) -> frozenset[str]:
-    """The inputs whose rows with a null key are results and go to a bucket: the preserved sides."""
-    return frozenset(name for name in spec.streams if spec.is_preserved(name))
-
-
 def change_output(spec: ChangingSpec, schemas: Mapping[str, T.StructType]) -> T.StructType:
     """The columns of the result as Spark sees them."""
-    shown = tuple(spec.streams) if isinstance(spec, GraphChangeSpec) else spec.shown
-    tree = _tree(spec)
-    may_be_null = nullable_streams(tree) if tree is not None else set[str]()
+    may_be_null = nullable_streams(spec.tree) if spec.tree is not None else set[str]()
     stored = {
         name: T.StructType([f for f in schemas[name] if f.name != spec.operations.get(name)])
-        for name in shown
+        for name in spec.shown
     }
-    fields = [T.StructField(OPERATION, T.StringType(), False)] if _emit(spec) == "changes" else []
+    fields = [T.StructField(OPERATION, T.StringType(), False)] if spec.emits_changes else []
     return T.StructType([*fields, *joined_fields(stored, may_be_null)])
 
 
@@ -188,15 +178,6 @@ def joined_fields(
         for name, schema in schemas.items()
         for f in output_fields(schema, names[name])
     ]
-
-
-def _tree(spec: ChangingSpec) -> Tree | None:
-    return None if isinstance(spec, GraphChangeSpec) else spec.tree
-
-
-def _emit(spec: ChangingSpec) -> str:
-    is_append = isinstance(spec, ChangeSpec) and not spec.emits_changes
-    return "append" if is_append else "changes"
 
 
 def _without_operations(

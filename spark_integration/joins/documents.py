@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.joins.documents import INSTEAD, STREAM, store_memory
+from lsmstate.joins.documents import INSTEAD, NO_DISTANCE, STREAM, store_memory
 from lsmstate.joins.kinds import kind_of
 from lsmstate.joins.options import GROUPS, STATE, TIME, State, Time, refuse_other_fields
 from lsmstate.joins.routing.documents.association_groups import SAMPLE, UNKNOWN
@@ -126,7 +126,7 @@ def natural_join(
         pairs = natural_join(events, "event", id="id", output="ids")
         ```
     """
-    refuse_other_fields(time, ("window", "late", "late_batches"), _BY_WATERMARK)
+    refuse_other_fields(time, ("window", "late", "late_batches"), _BY_WATERMARK, NO_DISTANCE)
     frames = documents if isinstance(documents, Mapping) else {STREAM: documents}
     spark = session_of(frames, "stream", "join it afterwards: natural_join(...).join({name}, ...)")
     frames, columns = _as_text(frames, document)

@@ -31,7 +31,7 @@ def final_spec(
     graph = coerced_graph(inputs)
     spec = FinalSpec.of(graph, tree, watermarked(graph.streams, streams), retention, late)
     check_evaluated_here(conditions_of(spec.tree), streams)
-    check_hours(spec.event_time.bounds, graph, next(iter(streams.values())).sparkSession)
+    check_hours(spec.event_time.bounds, graph.streams, next(iter(streams.values())).sparkSession)
     return spec
 
 

@@ -57,7 +57,6 @@ from lsmstate.spark_integration.joins.watermarks import (
 from lsmstate.spark_integration.plan.inputs import Inputs, UnfitInputError, session_of
 from lsmstate.spark_integration.plan.options import OperatorOptions
 from lsmstate.spark_integration.skew.checks import (
-    check_local,
     check_memory,
     check_repeatable,
     check_skew,
@@ -181,7 +180,8 @@ def multiway_join(
     check_most_results(most_results)
     check_late(late, time.late_batches, state.backend)
     condition = column_text(on) if isinstance(on, Column) else on
-    condition = with_time(condition, time, watermark_columns(streams), _columns(streams), _NO_TIME)
+    columns, times = _columns(streams), watermark_columns(streams)
+    condition, how = with_time(condition, time, times, columns, _NO_TIME, how)
     is_plain = how == "inner" and emit in ("append", FINAL) and not changes and skew == SKEW
     if is_plain and time == TIME and most_results is None and isinstance(condition, str):
         close = close_pairs(streams, condition, checked, pins or {})
@@ -338,10 +338,8 @@ def _keys(
     streams: Mapping[str, pa.Schema], on: Condition, *, splits: bool
 ) -> dict[str, list[str | None]]:
     """The key columns of each stream. The n-th ones are equal in a result; None: no such column."""
-    spec = create_spec(streams, on, splits=splits)
-    if isinstance(spec, GraphSpec):
-        return {name: [c.columns.get(name) for c in spec.classes] for name in streams}
-    return {name: list(columns) for name, columns in spec.keys.items()}
+    classes = create_spec(streams, on, splits=splits).key_columns
+    return {name: [columns.get(name) for columns in classes] for name in streams}
 
 
 def _check_graph_options(
@@ -368,6 +366,5 @@ def _check_skew(
     check_skew(hot_keys, list(streams), unfit, options.backend)
     if hot_keys == SPREAD:
         check_memory(list(streams), options.store.memory_bytes)
-        check_local(options.state_dir)
         for name, frame in streams.items():
             check_repeatable(name, frame)

@@ -11,8 +11,7 @@ from pyspark.sql import types as T
 from lsmstate.joins.protocols import Spec
 from lsmstate.joins.routing.hash_router import HashRouting
 from lsmstate.joins.routing.skew.spread_router import SpreadRouting
-from lsmstate.joins.specs.changes import OPERATION, ChangeSpec, GraphChangeSpec
-from lsmstate.joins.specs.changes_multi_key import RootedChangeSpec
+from lsmstate.joins.specs.changes import OPERATION
 from lsmstate.joins.specs.choose import ChangingSpec
 from lsmstate.joins.specs.event_time import TimedSpec
 from lsmstate.joins.specs.final import FinalSpec
@@ -31,7 +30,6 @@ from lsmstate.spark_integration.joins.changes import (
     conditions_beside,
     explained,
     pinned_conditions,
-    routes_null_keys,
     written_conditions,
 )
 from lsmstate.spark_integration.joins.co_location import meeting
@@ -86,8 +84,7 @@ class JoinRequest:
 
     def full_history(self, spec: JoinSpec | GraphSpec) -> DataFrame:
         """Build the inner join of all rows."""
-        parts = spec.shown_rows if isinstance(spec, GraphSpec) else spec.streams
-        plan = replace(self._inner_plan(spec), parts=tuple(parts.values()))
+        plan = replace(self._inner_plan(spec), parts=tuple(spec.shown_rows.values()))
         function = run_join(spec, plan.inputs, gives_picks=True)
         joined = stateful_operator(plan, self.inputs, function, self._inner_output())
         return filtered(joined, self._columns, self.residual)
@@ -118,12 +115,13 @@ class JoinRequest:
         rest = conditions_beside(self.inputs, self.residual)
         settings = {**change_settings(spec), **pinned_conditions(rest, self.streams)}
         plan = self._plan(spec, settings)
-        if isinstance(spec, GraphChangeSpec) and self.inputs.has_several_keys:
-            plan = with_shares(plan, spec.graph, self.rows or {}, self.shares)
-        elif isinstance(spec, RootedChangeSpec):
-            plan = meeting(plan, spec.graph, spec.parts, self.rows or {}, self.shares)
-        elif isinstance(spec, ChangeSpec):
-            plan = replace(plan, routing=HashRouting(routes_null_keys=routes_null_keys(spec)))
+        graph = spec.graph
+        if graph is None:
+            plan = replace(plan, routing=HashRouting(routes_null_keys=spec.preserved))
+        elif spec.parts is not None:
+            plan = meeting(plan, graph, spec.parts, self.rows or {}, self.shares)
+        elif self.inputs.has_several_keys:
+            plan = with_shares(plan, graph, self.rows or {}, self.shares)
         schemas = {name: frame.schema for name, frame in self.streams.items()}
         late = LateRows.of(self.inputs.plans, spec.event_time, self.late_batches)
         plan = late.added_to(_explaining(plan, explained(spec)))
@@ -153,9 +151,8 @@ class JoinRequest:
         conditions = written_conditions(self.inputs, self.residual)
         settings = {**change_settings(None), OTHER_CONDITIONS: conditions or None}
         plan = self._plan(spec, settings)
-        joined = spec.joined if isinstance(spec, TimedSpec) else spec
-        if isinstance(joined, GraphSpec):
-            plan = with_shares(plan, joined, self.rows or {}, self.shares)
+        if spec.graph is not None:
+            plan = with_shares(plan, spec.graph, self.rows or {}, self.shares)
         rest: Sequence[str] = self.residual
         if spec.event_time is not None:  # intervals say what is forgotten
             rest = conditions_beside(self.inputs, self.residual)

@@ -47,7 +47,7 @@ def timing_of(
             )
     bounds, _ = time_bounds(spec.streams, conjuncts)
     zone = next(iter(streams.values())).sparkSession
-    bounds = tuple(_with_room(bound, spec, zone) for bound in bounds)
+    bounds = tuple(_with_room(bound, spec.streams, zone) for bound in bounds)
     timing = EventTime.create(spec, columns, bounds, retention, late, result_time is not None)
     if result_time is not None:
         _check_result_time(result_time, spec, timing)
@@ -62,11 +62,13 @@ def timing_of(
     return timing
 
 
-def check_hours(bounds: Iterable[Bound], spec: Joined, spark: SparkSession) -> None:
+def check_hours(
+    bounds: Iterable[Bound], streams: Mapping[str, pa.Schema], spark: SparkSession
+) -> None:
     """InvalidArgumentError if Spark would count days by a calendar in which they differ in
     length."""
     for bound in bounds:
-        if _with_room(bound, spec, spark) != bound:
+        if _with_room(bound, streams, spark) != bound:
             raise InvalidArgumentError(
                 f"{bound_text(bound)}: a day of the session's time zone may have 23 or 25 hours; "
                 "with emit='final' or emit='changes' write hours, or set "
@@ -140,10 +142,10 @@ def watermarked(rows: Mapping[str, pa.Schema], streams: Mapping[str, DataFrame])
     }
 
 
-def _with_room(bound: Bound, spec: Joined, spark: SparkSession) -> Bound:
+def _with_room(bound: Bound, streams: Mapping[str, pa.Schema], spark: SparkSession) -> Bound:
     """The bound, widened by a day if Spark may count one: it counts days by the calendar of the
     session's time zone. Spark then checks the condition itself on what is found."""
-    kind = spec.streams[bound.later.stream].field(bound.later.name).type
+    kind = streams[bound.later.stream].field(bound.later.name).type
     if bound.has_days and kind.tz is not None and not has_whole_days(spark):
         return bound.widened(DAY_US)
     return bound

@@ -10,8 +10,6 @@ from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.kinds import from_pinned, is_rescaled
 from lsmstate.joins.routing.shares import JoinGraph, Shares, choose
 from lsmstate.joins.routing.shares_router import SHARES
-from lsmstate.joins.specs.event_time import TimedSpec
-from lsmstate.joins.specs.multi_key import GraphSpec
 from lsmstate.opening import open_attempt
 from lsmstate.options import Options
 from lsmstate.remote.bucket import DurableBucket
@@ -178,6 +176,4 @@ def _grid(pinned: Pinned, contents: Contents, after: str | None) -> GridPlaces:
 def _stored_keys(pinned: Pinned) -> tuple[Mapping[str, str], ...]:
     """Per key class, by stream, the column of the stored rows that holds it."""
     spec = from_pinned(pinned.adopted[JOIN])
-    joined: Any = spec.joined if isinstance(spec, TimedSpec) else spec
-    graph: GraphSpec = getattr(joined, "graph", joined)
-    return tuple(found.columns for found in graph.classes)
+    return tuple(found.columns for found in spec.graph.classes)

@@ -271,7 +271,6 @@ def _rebuilt(
     read: ReadPlan, conversion: Conversion, rows: Mapping[str, int], options: Mapping[str, Any]
 ) -> Any:
     catalyst = read.spark.catalyst
-    tree = pruned(conversion.after)
 
     def frames(writer: PlanWriter, multi_join: MultiJoin) -> list[DataFrame]:
         return [catalyst.dataframe(writer.plan(node)) for node in multi_join.inputs]
@@ -286,6 +285,9 @@ def _rebuilt(
         joined = joined_groups(groups, rows, options)
         return write_union(catalyst, writer, union, branches, joined)
 
+    times = PlanWriter(read, write_join, passes_watermark=True)
+    reads = times.passes_watermark if "time" in options else lambda _: False
+    tree = pruned(conversion.after, reads=reads)
     instead: dict[Node, Callable[[PlanWriter], Any]] = {}
     if len(conversion.multi_joins) > 1:
         union, branches = next(unions_of_joins(tree))

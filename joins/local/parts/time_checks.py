@@ -12,7 +12,6 @@ from lsmstate.expiry_rules import EventTimes, Expiry
 from lsmstate.joins.conditions.columns import Column
 from lsmstate.joins.conditions.intervals import UNITS, Bound
 from lsmstate.joins.specs.event_time import Joined
-from lsmstate.joins.specs.multi_key import GraphSpec
 from lsmstate.joins.specs.one_key import output_names
 
 
@@ -93,8 +92,7 @@ def _ticks(column: pa.Array, unit: str) -> npt.NDArray[np.int64]:
 
 def result_columns(spec: Joined) -> Mapping[Column, str]:
     """What the columns of the streams are called in the result."""
-    rows = spec.shown_rows if isinstance(spec, GraphSpec) else spec.streams
-    shown = {name: schema.names for name, schema in rows.items()}
+    shown = {name: schema.names for name, schema in spec.shown_rows.items()}
     names = output_names(shown)
     return {
         Column(stream, column): found

@@ -53,6 +53,11 @@ class ThetaJoin(KeepsAllRows):
         return self._stored
 
     @property
+    def finder(self) -> Finder:
+        """Looks for partners among them."""
+        return self._finder
+
+    @property
     def counts(self) -> Mapping[str, int]:
         """``candidates``: combinations that indexes picked so far, of two or more streams."""
         return {CANDIDATES: self._finder.candidates}

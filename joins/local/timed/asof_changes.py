@@ -19,10 +19,10 @@ from lsmstate.joins.local.parts.bound_rows import BLOCK_ROWS, coalesced, parts_o
 from lsmstate.joins.local.parts.changelog import ADDED, REMOVED
 from lsmstate.joins.local.parts.results import Results
 from lsmstate.joins.local.parts.row_picks import Picked
-from lsmstate.joins.local.timed.asof_join import LEAST, MOST, AsofLocalJoin, all_known
+from lsmstate.joins.local.timed.asof_join import AsofLocalJoin, all_known
 from lsmstate.joins.local.timed.event_time_join import watermark_write
 from lsmstate.joins.protocols import Batch
-from lsmstate.joins.specs.asof import PLACE
+from lsmstate.joins.specs.asof import MOST, PLACE, shifted
 from lsmstate.schema.arrow_sizes import row_sizes
 from lsmstate.store import RangeBounds
 
@@ -102,7 +102,7 @@ class AsofChangeJoin(AsofLocalJoin):
             sizes = row_sizes(part)
             is_alone = np.ones(part.num_rows, np.bool_)
             high = places[here]
-            low = None if spec.tolerance_ticks is None else _minus(high, spec.tolerance_ticks)
+            low = spec.least_places(high)
             bounds = RangeBounds(
                 self._equal_columns([each[here] for each in keys]),
                 None if low is None else pa.array(low),
@@ -140,10 +140,11 @@ class AsofChangeJoin(AsofLocalJoin):
             has_after[:-1] |= is_same
             end[:-1] = np.where(is_same, np.minimum(end[:-1], places[1:]), end[:-1])
         high = np.where(has_after & (not spec.is_strict), end - 1, end)
-        if spec.tolerance_ticks is not None:
-            high = np.minimum(high, _plus(places, spec.tolerance_ticks))
+        most = spec.most_places(places)
+        if most is not None:
+            high = np.minimum(high, most)
         earlier, at, found = self._before(equal, own)
-        low = _plus(places, 1) if spec.is_strict else places
+        low = shifted(places, 1) if spec.is_strict else places
         return _Nearer(rows, equal, low, high, earlier, at, found)
 
     def _before(
@@ -176,12 +177,12 @@ class AsofChangeJoin(AsofLocalJoin):
     def _replaced(self, nearer: _Nearer) -> Iterator[pa.RecordBatch]:
         """The results that rows of the first stream had."""
         spec, sizes = self._spec, row_sizes(nearer.earlier)
+        limits = spec.most_places(nearer.places)
         for rows, places, lefts, which in self._between(nearer):
             at = nearer.at[which]
             has_row = at >= 0
-            if spec.tolerance_ticks is not None and len(nearer.places):
-                limit = _plus(nearer.places[np.maximum(at, 0)], spec.tolerance_ticks)
-                has_row &= places[lefts] <= limit
+            if limits is not None and len(limits):
+                has_row &= places[lefts] <= limits[np.maximum(at, 0)]
             both = row_sizes(rows)[lefts[has_row]] + sizes[at[has_row]]
             picked = Picked([rows, nearer.earlier], [lefts[has_row], at[has_row]], both)
             yield from picked.made(self._gatherer, self._piece_bytes)
@@ -225,11 +226,3 @@ class AsofChangeJoin(AsofLocalJoin):
         for piece in coalesced(pieces, self._piece_bytes):
             columns = [pa.repeat(sign, piece.num_rows), *piece.columns]
             yield pa.RecordBatch.from_arrays(columns, schema=self._spec.output_schema)
-
-
-def _plus(places: Numbers, step: int) -> Numbers:
-    return np.where(places > MOST - step, MOST, places + np.int64(step))
-
-
-def _minus(places: Numbers, step: int) -> Numbers:
-    return np.where(places < LEAST + step, LEAST, places - np.int64(step))

@@ -21,14 +21,12 @@ from lsmstate.joins.local.parts.time_checks import moment
 from lsmstate.joins.local.parts.write_parts import WriteParts
 from lsmstate.joins.local.timed.event_time_join import LATE_ROWS, kept_watermark, watermark_write
 from lsmstate.joins.protocols import Batch, Context, check_is_stored
-from lsmstate.joins.specs.asof import PLACE, TICKS, AsofSpec
+from lsmstate.joins.specs.asof import LEAST, MOST, PLACE, TICKS, AsofSpec, shifted
 from lsmstate.joins.specs.final import waiting_stream
 from lsmstate.schema.arrow_sizes import row_sizes
 from lsmstate.schema.batches import as_batch
 from lsmstate.store import KeyBounds, MultimapStore, Mutation, RangeBounds
 
-LEAST: Final = -(1 << 63)
-MOST: Final = (1 << 63) - 1
 #: Rows that are forgotten at once.
 _FORGOTTEN_ROWS: Final = 1 << 15
 
@@ -267,12 +265,9 @@ class AsofLocalJoin:
         """The range of places that the nearest row of each waiting row is the last one of."""
         spec = self._spec
         high = self._places(ticks)
-        low: npt.NDArray[np.int64] | None = None
-        most = spec.tolerance_ticks
+        low = spec.least_places(high)
         if spec.is_open:
             low = np.full(len(ticks), ~spec.ticks_of(watermark_us))
-        elif most is not None:
-            low = np.where(high < LEAST + most, LEAST, high - np.int64(most))
         return RangeBounds(
             self._equal(waiting),
             None if low is None else pa.array(low),
@@ -283,12 +278,17 @@ class AsofLocalJoin:
     def _nearest(self, waiting: pa.RecordBatch, ticks: npt.NDArray[np.int64]) -> RangeBounds:
         """The place of the row that is the nearest before or after; of two as near, the one
         before."""
-        equal, most = self._equal(waiting), np.int64(self._spec.tolerance_ticks or 0)
-        now = pa.array(ticks)
-        low = pa.array(np.where(ticks < LEAST + most, LEAST, ticks - most))
-        high = pa.array(np.where(ticks > MOST - most, MOST, ticks + most))
-        before, has_before = self._found_places(RangeBounds(equal, low, now), is_last=True)
-        after, has_after = self._found_places(RangeBounds(equal, now, high), is_last=False)
+        equal, most, now = self._equal(waiting), self._spec.tolerance_ticks or 0, pa.array(ticks)
+        low, high = shifted(ticks, -most), shifted(ticks, most)
+        if self._spec.window is not None:
+            low = np.maximum(low, self._spec.first_ticks(ticks))
+            high = np.minimum(high, self._spec.last_ticks(ticks))
+        lower, upper = (
+            RangeBounds(equal, pa.array(low), now),
+            RangeBounds(equal, now, pa.array(high)),
+        )
+        before, has_before = self._found_places(lower, is_last=True)
+        after, has_after = self._found_places(upper, is_last=False)
         is_before = has_before & (~has_after | (ticks - before <= after - ticks))
         places = pa.array(np.where(is_before, before, after), mask=~(has_before | has_after))
         return RangeBounds(equal, places, places)

@@ -38,8 +38,10 @@ SIGNS = {
 class Oracle:
     """All pairs of rows, and a list of what waits."""
 
-    def __init__(self, sign, how, tolerance):
-        self.sign, self.how, self.tolerance = sign, how, tolerance
+    def __init__(self, sign, how, tolerance, window=None):
+        self.sign, self.how, self.window = sign, how, window
+        lengths = [n for n in (tolerance, window and window[0]) if n is not None]
+        self.tolerance = min(lengths, default=None)
         self.now = -1
         self.right, self.waiting = [], []
         self.late = 0
@@ -79,11 +81,21 @@ class Oracle:
             and each[0] == key
             and SIGNS[self.sign](at, each[1])
             and (self.tolerance is None or abs(at - each[1]) <= self.tolerance)
+            and (self.window is None or self.share_a_window(at, each[1]))
         ]
         if not fits:
             return None
         best = min((each[1] for each in fits), key=lambda other: (abs(at - other), other))
         return [each for each in fits if each[1] == best][-1]
+
+    def share_a_window(self, one, other):
+        size, slide = self.window
+        starts = range(-size, 60, 1)
+        return any(
+            start <= min(one, other) and max(one, other) < start + size
+            for start in starts
+            if start % slide == 0
+        )
 
     def is_final(self, row, partner):
         if self.sign in (">", ">="):
@@ -101,6 +113,14 @@ def batch_of(schema, rows):
     return pa.record_batch(
         [pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema
     )
+
+
+def asked(window, has_stamps):
+    """Windows as a caller gives them."""
+    if window is None:
+        return None
+    lengths = tuple(timedelta(seconds=n) if has_stamps else n for n in window)
+    return lengths[0] if window[0] == window[1] else lengths
 
 
 def pairs(results):
@@ -124,21 +144,22 @@ step = st.one_of(
     st.sampled_from(sorted(SIGNS)),
     st.sampled_from(["inner", "left"]),
     st.one_of(st.none(), st.integers(0, 6)),
+    st.sampled_from([None, None, (5, 5), (6, 2), (7, 3)]),
     st.booleans(),
     st.booleans(),
     st.sampled_from(BACKENDS),
 )
 @settings(deadline=None, max_examples=examples(200))
 def test_any_history_gives_the_rows_of_all_pairs(
-    tmp_path_factory, steps, sign, how, tolerance, has_stamps, has_keys, backend
+    tmp_path_factory, steps, sign, how, tolerance, window, has_stamps, has_keys, backend
 ):
-    if sign in ("<", "<=") and tolerance is None:
+    if sign in ("<", "<=") and tolerance is None and window is None:
         how = "inner"
-    if sign == "~" and tolerance is None:
+    if sign == "~" and tolerance is None and window is None:
         tolerance = 3
     streams = STAMPS if has_stamps else NUMBERS
     path = None if backend == "memory" else str(tmp_path_factory.mktemp("asof"))
-    oracle, number = Oracle(sign, how, tolerance), 0
+    oracle, number = Oracle(sign, how, tolerance, window), 0
 
     def opened():
         most = timedelta(seconds=tolerance or 0) if has_stamps else tolerance
@@ -148,6 +169,7 @@ def test_any_history_gives_the_rows_of_all_pairs(
             by="k" if has_keys else (),
             how=how,
             tolerance=None if tolerance is None else most,
+            time=Time(window=asked(window, has_stamps)),
             state=State(backend=backend, state_dir=path),
         )
 
@@ -180,17 +202,18 @@ def test_any_history_gives_the_rows_of_all_pairs(
     st.sampled_from(["<", "<=", ">", ">="]),
     st.sampled_from(["inner", "left"]),
     st.one_of(st.none(), st.integers(0, 6)),
+    st.sampled_from([None, None, (5, 5), (6, 2), (7, 3)]),
     st.booleans(),
     st.booleans(),
     st.sampled_from(BACKENDS),
 )
 @settings(deadline=None, max_examples=examples(100))
 def test_results_that_are_taken_back_come_to_those_of_all_pairs(
-    tmp_path_factory, steps, sign, how, tolerance, has_stamps, has_keys, backend
+    tmp_path_factory, steps, sign, how, tolerance, window, has_stamps, has_keys, backend
 ):
     streams = STAMPS if has_stamps else NUMBERS
     path = None if backend == "memory" else str(tmp_path_factory.mktemp("asof"))
-    oracle, number = Oracle(sign, how, tolerance), 0
+    oracle, number = Oracle(sign, how, tolerance, window), 0
 
     def opened():
         most = timedelta(seconds=tolerance or 0) if has_stamps else tolerance
@@ -201,6 +224,7 @@ def test_results_that_are_taken_back_come_to_those_of_all_pairs(
             how=how,
             emit="changes",
             tolerance=None if tolerance is None else most,
+            time=Time(window=asked(window, has_stamps)),
             piece_bytes=1 if has_keys else 1 << 20,
             state=State(backend=backend, state_dir=path),
         )
@@ -348,13 +372,54 @@ def test_late_rows_are_handed_out_on_demand():
         ("q.at >= p.at", {"tolerance": "5 pears"}, "is not a duration"),
         ("q.at >= p.at", {"by": {"q": "k"}}, "the same number of columns"),
         ("q.at >= p.at", {"by": "kk"}, "there is no column 'kk'"),
-        ("q.at >= p.at", {"time": Time(within="1 hour")}, "is not an option of asof_join"),
+        (
+            "q.at >= p.at",
+            {"time": Time(within="1 hour"), "tolerance": "1 hour"},
+            "give one of them",
+        ),
+        ("q.at >= p.at", {"time": Time(retention={"q": "1 day"})}, "is not an option of asof_join"),
+        ("q.at >= p.at", {"time": Time(window=5)}, "window=5: give the length of windows"),
+        ("q.at >= p.at", {"time": Time(window=("1 hour", "2 hours"))}, "the slide must be more"),
         ("q.at >= p.at", {"state": State(buckets=3)}, "is an option on Spark only"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(on, options, words):
     with pytest.raises(InvalidArgumentError, match=words):
         asof_join(STAMPS, on, **options)
+
+
+def test_windows_that_the_times_cannot_tell_are_refused():
+    seconds = {name: pa.schema([("at", pa.timestamp("s"))]) for name in "qp"}
+    with pytest.raises(InvalidArgumentError, match="the times count in s, and windows begin"):
+        asof_join(seconds, "q.at >= p.at", time=Time(window="1500 milliseconds"))
+    for window in ("1 hour", (5, 7), (5, 0), True, (9, 6, 3)):
+        with pytest.raises(InvalidArgumentError, match="the times are whole numbers; give the len"):
+            asof_join(NUMBERS, "q.at >= p.at", time=Time(window=window))
+
+
+def test_a_window_is_fixed_by_the_first_start(tmp_path):
+    def opened(**time):
+        state = State(state_dir=str(tmp_path))
+        return asof_join(STAMPS, "q.at >= p.at", time=Time(**time), state=state)
+
+    opened(window="1 hour").close()
+    with pytest.raises(InvalidArgumentError, match="window"):
+        opened(window=("1 hour", "30 minutes"))
+    with pytest.raises(InvalidArgumentError, match="window"):
+        opened(within="1 hour")
+    opened(window="1 hour").close()
+
+
+@pytest.mark.parametrize("sign", [">=", "<=", "~"])
+def test_windows_of_times_at_the_ends_of_64_bits(sign):
+    schema = {name: pa.schema([("at", pa.int64()), ("id", pa.int64())]) for name in "qp"}
+    ends = [-(1 << 63), -(1 << 63) + 3, -1, 0, (1 << 63) - 6]
+    ends += [(1 << 63) - 4, (1 << 63) - 2] if sign == ">=" else []  # others would wait for ever
+    rows = [{"at": at, "id": at} for at in ends]
+    with asof_join(schema, f"q.at {sign} p.at", time=Time(window=4), how="left") as join:
+        join.process("p", rows).close()
+        join.process("q", rows).close()
+        assert sorted(pairs(join.advance((1 << 63) - 1))) == [(at, at) for at in ends]
 
 
 def test_times_that_do_not_compare_are_refused():

@@ -18,10 +18,10 @@ pytest.importorskip("pyspark")
 
 
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.kinds import local_join
 from lsmstate.joins.local.changes.multi_key_join import GraphChangeJoin
 from lsmstate.joins.local.rooted.change_join import RootedChangeJoin
-from lsmstate.joins.local.timed.final_join import FinalJoin
-from lsmstate.joins.protocols import Batch
+from lsmstate.joins.protocols import Batch, Context
 from lsmstate.joins.specs.final import FinalSpec
 from lsmstate.options import Options
 from lsmstate.spark_integration.checkpoint.pinned_settings import Pinned
@@ -166,8 +166,10 @@ def check_final(case, backend, piece_bytes):
     found = Counter()
     with tempfile.TemporaryDirectory() as home, ExitStack() as stores:
         operators = [
-            FinalJoin(
-                spec, stores.enter_context(attempt(f"{home}/{bucket}", spec, backend)), piece_bytes
+            local_join(
+                spec,
+                stores.enter_context(attempt(f"{home}/{bucket}", spec, backend)),
+                Context(piece_bytes=piece_bytes),
             )
             for bucket in range(plan.buckets)
         ]

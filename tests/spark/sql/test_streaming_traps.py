@@ -160,6 +160,25 @@ def test_late_rows_of_an_interval(spark: Any, tmp_path: Path):
     assert Counter(rows_of(run(query, tmp_path / "kept"))) == sparks
 
 
+WINDOWED = "SELECT a.k FROM a JOIN b ON a.k = b.k"
+
+
+def test_a_window_is_a_part_of_merged_joins(spark: Any, tmp_path: Path):
+    """Of event times that the query does not read itself; not where joins are left to Spark."""
+    a = events(tmp_path, "a", [(1, 0), (2, 1), (3, 9)])
+    b = events(tmp_path, "b", [(1, 9), (2, 12), (3, 10), (3, 1)])
+    watched(spark, a, b)
+    time, state = Time(window="10 minutes"), State(buckets=2)
+    query = streaming_sql(spark, WINDOWED, time=time, state=state)
+    assert sorted(rows_of(run(query, tmp_path / "out"))) == [(1,), (3,)]
+    with pytest.raises(InvalidArgumentError, match="staged mode answers the rest"):
+        query.staged(str(tmp_path / "staged"))
+    with pytest.raises(
+        InvalidArgumentError, match="window='10 minutes' is a part of the condition"
+    ):
+        streaming_sql(spark, WINDOWED.replace("JOIN", "LEFT JOIN"), time=time, state=state)
+
+
 ABOVE = """SELECT a.k, a.at, n, c.at FROM a JOIN (SELECT k, at AS n FROM b) b ON a.k = b.k
     {} JOIN c ON c.k = a.k AND c.at BETWEEN a.at AND a.at + INTERVAL 10 MINUTES"""
 SEMI = ABOVE.replace(", c.at FROM", " FROM").format("LEFT SEMI")
