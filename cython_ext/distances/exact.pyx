@@ -7,7 +7,8 @@ decides what is rounded.
 
 cimport cython
 from libc.math cimport acos, asin, cos, fabs, isfinite, sin, sqrt
-from libc.stdint cimport int32_t
+from libc.stdint cimport int32_t, int64_t
+from libc.stdlib cimport free, malloc
 
 import numpy as np
 
@@ -24,7 +25,85 @@ cdef extern from *:
     #elif defined(__GNUC__)
     #pragma GCC optimize ("fp-contract=off")
     #endif
+    #include <stdint.h>
+    #include <string.h>
+    typedef double D4 __attribute__((vector_size(32)));
+    typedef float F4 __attribute__((vector_size(16)));
+    #define PAIRS 4
+
+    /* The four sums of each pair, of several pairs at once: an addition waits for the one before,
+       and those of other pairs do not. T: a component, V: four of them. */
+    #define DEFINE_SUMS(NAME, TARGET, T, V, TERM)                                                  \
+    TARGET static void NAME(const T* a, const int32_t* a_places, const T* b,                       \
+                            const int32_t* b_places, int64_t count, int64_t d, double* found)      \
+    {                                                                                              \
+        for (int64_t at = 0; at < count; at += PAIRS) {                                            \
+            const int64_t here = count - at < PAIRS ? count - at : PAIRS;                          \
+            const T *x[PAIRS], *y[PAIRS];                                                          \
+            D4 sums[PAIRS];                                                                        \
+            int64_t k = 0;                                                                         \
+            for (int64_t p = 0; p < PAIRS; p++) {                                                  \
+                const int64_t pair = at + (p < here ? p : 0);                                      \
+                x[p] = a + a_places[pair] * d;                                                     \
+                y[p] = b + b_places[pair] * d;                                                     \
+                sums[p] = (D4) {0};                                                                \
+            }                                                                                      \
+            for (; k + 4 <= d; k += 4) {                                                           \
+                _Pragma("GCC unroll 4")                                                            \
+                for (int p = 0; p < PAIRS; p++) {                                                  \
+                    V u, v;                                                                        \
+                    memcpy(&u, x[p] + k, sizeof u);                                                \
+                    memcpy(&v, y[p] + k, sizeof v);                                                \
+                    const D4 s = __builtin_convertvector(u, D4);                                   \
+                    const D4 t = __builtin_convertvector(v, D4);                                   \
+                    sums[p] += TERM(s, t);                                                         \
+                }                                                                                  \
+            }                                                                                      \
+            for (int64_t p = 0; p < here; p++) {                                                   \
+                double four[4];                                                                    \
+                memcpy(four, &sums[p], sizeof four);                                               \
+                for (int64_t l = 0; k + l < d; l++) {                                              \
+                    const double s = (double) x[p][k + l], t = (double) y[p][k + l];               \
+                    four[l] += TERM(s, t);                                                         \
+                }                                                                                  \
+                found[at + p] = (four[0] + four[1]) + (four[2] + four[3]);                         \
+            }                                                                                      \
+        }                                                                                          \
+    }
+    #define TERM_PRODUCT(S, T) ((S) * (T))
+    #define TERM_SQUARE(S, T) (((S) - (T)) * ((S) - (T)))
+    #define DEFINE_FOR(KIND, TARGET, TERM)                                                         \
+        DEFINE_SUMS(KIND##_float, TARGET, float, F4, TERM)                                         \
+        DEFINE_SUMS(KIND##_double, TARGET, double, D4, TERM)
+    DEFINE_FOR(products_portable, , TERM_PRODUCT)
+    DEFINE_FOR(squares_portable, , TERM_SQUARE)
+    #if defined(__x86_64__) && defined(__GNUC__)
+    DEFINE_FOR(products_avx2, __attribute__((target("avx2"))), TERM_PRODUCT)
+    DEFINE_FOR(squares_avx2, __attribute__((target("avx2"))), TERM_SQUARE)
+    static int has_avx2(void) { __builtin_cpu_init(); return __builtin_cpu_supports("avx2") != 0; }
+    #define SUMS_OF(KIND, TYPE) (has_avx2() ? KIND##_avx2_##TYPE : KIND##_portable_##TYPE)
+    #else
+    #define SUMS_OF(KIND, TYPE) KIND##_portable_##TYPE
+    #endif
+    #define DEFINE_BEST(KIND, T)                                                                   \
+    static void KIND##_##T(const T* a, const int32_t* a_places, const T* b,                        \
+                           const int32_t* b_places, int64_t count, int64_t d, double* found)       \
+    {                                                                                              \
+        SUMS_OF(KIND, T)(a, a_places, b, b_places, count, d, found);                               \
+    }
+    DEFINE_BEST(products, float)
+    DEFINE_BEST(products, double)
+    DEFINE_BEST(squares, float)
+    DEFINE_BEST(squares, double)
     """
+    void products_float(const float*, const int32_t*, const float*, const int32_t*, int64_t,
+                        int64_t, double*) noexcept nogil
+    void products_double(const double*, const int32_t*, const double*, const int32_t*, int64_t,
+                         int64_t, double*) noexcept nogil
+    void squares_float(const float*, const int32_t*, const float*, const int32_t*, int64_t,
+                       int64_t, double*) noexcept nogil
+    void squares_double(const double*, const int32_t*, const double*, const int32_t*, int64_t,
+                        int64_t, double*) noexcept nogil
 
 cdef enum:
     L2 = 0
@@ -39,22 +118,6 @@ cdef enum:
 EARTH_RADIUS = 6371008.8
 cdef double RADIUS = EARTH_RADIUS
 cdef double PI = 3.141592653589793
-
-
-cdef double squares(const real* a, const real* b, Py_ssize_t d) noexcept nogil:
-    cdef double s[4]
-    cdef double t
-    cdef Py_ssize_t k = 0, l
-    s[0] = s[1] = s[2] = s[3] = 0
-    while k + 4 <= d:
-        for l in range(4):
-            t = <double> a[k + l] - <double> b[k + l]
-            s[l] += t * t
-        k += 4
-    for l in range(d - k):
-        t = <double> a[k + l] - <double> b[k + l]
-        s[l] += t * t
-    return (s[0] + s[1]) + (s[2] + s[3])
 
 
 cdef double product(const real* a, const real* b, Py_ssize_t d) noexcept nogil:
@@ -100,11 +163,14 @@ cdef double differing(const real* a, const real* b, Py_ssize_t d) noexcept nogil
     return <double> found
 
 
-cdef double cosine(const real* a, const real* b, Py_ssize_t d) noexcept nogil:
-    """The cosine of the angle, from -1 to 1; of equal vectors exactly 1."""
-    cdef double first = product(a, a, d), second = product(b, b, d), norms = first * second, found
+cdef double cosine(
+    double both, double norms, const real* a, const real* b, Py_ssize_t d
+) noexcept nogil:
+    """The cosine of the angle, from -1 to 1, from the product of two vectors and that of their
+    squared lengths; of equal vectors exactly 1."""
+    cdef double found
     if isfinite(norms) and norms > 1e-280:
-        found = product(a, b, d) / sqrt(norms)
+        found = both / sqrt(norms)
     else:
         found = scaled_cosine(a, b, d)
     return 1 if found > 1 else -1 if found < -1 else found
@@ -126,9 +192,10 @@ cdef double scaled_cosine(const real* a, const real* b, Py_ssize_t d) noexcept n
     return both / sqrt(first * second)
 
 
-cdef double length(const real* a, const real* b, Py_ssize_t d) noexcept nogil:
-    """The length of the difference; squares that are no numbers are those of parts of it."""
-    cdef double found = squares(a, b, d), most, total = 0, t
+cdef double length(double found, const real* a, const real* b, Py_ssize_t d) noexcept nogil:
+    """The length of the difference, from its square; a square that is no number is that of a part
+    of it."""
+    cdef double most, total = 0, t
     cdef Py_ssize_t k
     if isfinite(found) and found > 1e-280:
         return sqrt(found)
@@ -139,6 +206,13 @@ cdef double length(const real* a, const real* b, Py_ssize_t d) noexcept nogil:
         t = (<double> a[k] - <double> b[k]) / most
         total += t * t
     return most * sqrt(total)
+
+
+cdef double squared_length(const real* a, Py_ssize_t d, double* known) noexcept nogil:
+    """Of a vector, remembered in ``known``, which is negative before."""
+    if known[0] < 0:
+        known[0] = product(a, a, d)
+    return known[0]
 
 
 cdef double great_circle(const real* a, const real* b) noexcept nogil:
@@ -167,6 +241,8 @@ def distances(
     cdef Py_ssize_t n = a_places.shape[0], d = a.shape[1], i
     cdef const real* x
     cdef const real* y
+    cdef double* known = NULL
+    cdef double norms
     cdef double[::1] found
     if b_places.shape[0] != n or b.shape[1] != d or not 0 <= metric <= 6:
         raise InvalidArgumentError(
@@ -186,15 +262,33 @@ def distances(
                 f"{b.shape[0]} vectors"
             )
     found = result
+    if metric == COSINE or metric == ANGULAR:
+        known = <double*> malloc((a.shape[0] + b.shape[0]) * sizeof(double))
+        if known == NULL:
+            raise MemoryError(f"no memory for the lengths of {a.shape[0] + b.shape[0]} vectors")
+        for i in range(a.shape[0] + b.shape[0]):
+            known[i] = -1
     with nogil:
+        if metric == L2:
+            if real is float:
+                squares_float(&a[0, 0], &a_places[0], &b[0, 0], &b_places[0], n, d, &found[0])
+            else:
+                squares_double(&a[0, 0], &a_places[0], &b[0, 0], &b_places[0], n, d, &found[0])
+        elif known != NULL:
+            if real is float:
+                products_float(&a[0, 0], &a_places[0], &b[0, 0], &b_places[0], n, d, &found[0])
+            else:
+                products_double(&a[0, 0], &a_places[0], &b[0, 0], &b_places[0], n, d, &found[0])
         for i in range(n):
             x, y = &a[a_places[i], 0], &b[b_places[i], 0]
             if metric == L2:
-                found[i] = length(x, y, d)
-            elif metric == COSINE:
-                found[i] = 1 - cosine(x, y, d)
-            elif metric == ANGULAR:
-                found[i] = acos(cosine(x, y, d)) / PI
+                found[i] = length(found[i], x, y, d)
+            elif known != NULL:
+                norms = squared_length(x, d, known + a_places[i]) * squared_length(
+                    y, d, known + a.shape[0] + b_places[i]
+                )
+                found[i] = cosine(found[i], norms, x, y, d)
+                found[i] = 1 - found[i] if metric == COSINE else acos(found[i]) / PI
             elif metric == MANHATTAN:
                 found[i] = differences(x, y, d)
             elif metric == CHEBYSHEV:
@@ -203,6 +297,7 @@ def distances(
                 found[i] = differing(x, y, d)
             else:
                 found[i] = great_circle(x, y)
+    free(known)
     return result
 
 
