@@ -55,7 +55,7 @@ PARTS = {
     "key blocks and cache": r"^(\w*block|block_cache|sst_reader|file|budget|read_budget) ",
     "rows and keys to Arrow": r"^(row_(decode|builder|planes)|key_decode|buffer_pool|gather"
     r"|restore) ",
-    "kernels of joins": r"^((byte_|pair_)?tiles|exact|attribute_values|document_index"
+    "kernels of joins": r"^((byte_|pair_)?tiles|exact|edit_keys|attribute_values|document_index"
     r"|posting_lists|fp_tree|shape_index|json_reader) ",
     "copying and comparing (libc)": r"^libc.* \w*(mem(cpy|move|set|cmp)|strncmp)",
     "allocating (libc)": r"^libc.* \w*(alloc|free|consolidate|unlink_chunk|trim)",

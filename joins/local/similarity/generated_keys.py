@@ -2,25 +2,33 @@
 
 - Texts at most t edits apart are equal after at most t deletions in each (Bocek et al., *Fast
   similarity search in large dictionaries*, 2007). Where those would be too many, one of t + 1
-  segments of the stored text stands in the other, at most t places away (Li et al., *Pass-Join*,
-  VLDB 2011).
+  segments of the stored text stands in the other, where edits before it may have moved it (Li et
+  al., *Pass-Join*, VLDB 2011).
 - Sets whose Jaccard similarity is at least s share one of the |x| - ceil(s|x|) + 1 rarest members,
   in any fixed order of members (Bayardo et al., *Scaling up all pairs similarity search*, 2007).
 """
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import combinations
-from typing import Any, Final
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
 from lsmstate.cython_ext.base.compression import checksum
+from lsmstate.cython_ext.distances.edit_keys import edit_keys
+
+Numbers = npt.NDArray[np.int64]
+#: Beside each key the place of its text or set, and the key.
+Keys = tuple[Numbers, Numbers]
 
 #: Most keys of deletions of a text; a text with more has segments.
 MOST_DELETIONS: Final = 64
 #: The key of the empty set.
 _EMPTY: Final = 0
 _SIGN: Final = 1 << 63
+_GOLDEN: Final = 0x9E3779B97F4A7C15
 
 
 class EditKeys:
@@ -33,49 +41,44 @@ class EditKeys:
         while edits and _deletions(self._longest + 1, edits) <= MOST_DELETIONS:
             self._longest += 1
 
-    def stored(self, text: str) -> set[int]:
-        """The keys under which a text is found."""
-        if len(text) <= self._longest:
-            return {_number("d", key) for key in self._shortened(text)}
-        return {
-            _number(f"{len(text)} {at}", text[first:stop])
-            for at, (first, stop) in enumerate(_segments(len(text), self._edits + 1))
-        }
+    def stored(self, texts: Sequence[str]) -> Keys:
+        """The keys under which texts are found."""
+        return self._keys(texts, is_stored=True)
 
-    def asked(self, text: str) -> set[int]:
-        """The keys of all texts that may be close to a text."""
-        edits = self._edits
-        found = set()
-        if len(text) <= self._longest + edits:
-            found = {_number("d", key) for key in self._shortened(text)}
-        for length in range(max(self._longest + 1, len(text) - edits), len(text) + edits + 1):
-            for at, (first, stop) in enumerate(_segments(length, edits + 1)):
-                for begin in range(max(0, first - edits), first + edits + 1):
-                    part = text[begin : begin + stop - first]
-                    if len(part) == stop - first:
-                        found.add(_number(f"{length} {at}", part))
-        return found
+    def asked(self, texts: Sequence[str]) -> Keys:
+        """The keys of all texts that may be close to some."""
+        return self._keys(texts, is_stored=False)
 
-    def _shortened(self, text: str) -> Iterator[str]:
-        """The text without any of its characters up to as many as there are edits."""
-        places = range(len(text))
-        for count in range(min(self._edits, len(text)) + 1):
-            for gone in combinations(places, count):
-                yield (
-                    "".join(text[p] for p in places if p not in gone)
-                    if count > 1
-                    else (text[: gone[0]] + text[gone[0] + 1 :] if count else text)
-                )
+    def _keys(self, texts: Sequence[str], *, is_stored: bool) -> Keys:
+        joined = "".join(texts).encode("utf-32-le", "surrogatepass")
+        characters = np.frombuffer(joined, "<u4").astype(np.uint32, copy=False)
+        ends = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)))
+        return edit_keys(characters, ends, self._edits, self._longest, is_stored)
 
 
 def _deletions(length: int, edits: int) -> int:
     return sum(math.comb(length, count) for count in range(edits + 1))
 
 
-def _segments(length: int, count: int) -> Iterator[tuple[int, int]]:
-    """The text's length in so many parts of almost equal lengths."""
-    for at in range(count):
-        yield at * length // count, (at + 1) * length // count
+class Ranking(NamedTuple):
+    """How often members were seen, by member."""
+
+    members: Numbers
+    counts: Numbers
+
+    @classmethod
+    def of(cls, members: Iterable[int], counts: Iterable[int]) -> "Ranking":
+        """From members in any order."""
+        found = np.array(list(members), np.int64), np.array(list(counts), np.int64)
+        order = np.argsort(found[0])
+        return cls(found[0][order], found[1][order])
+
+    def count(self, members: Numbers) -> Numbers:
+        """How often each was seen; 0: it is not known."""
+        if not len(self.members):
+            return np.zeros(len(members), np.int64)
+        at = np.minimum(np.searchsorted(self.members, members), len(self.members) - 1)
+        return np.where(self.members[at] == members, self.counts[at], 0)
 
 
 class SetKeys:
@@ -85,50 +88,59 @@ class SetKeys:
     A key names its ranking, so later rankings leave earlier keys as they are.
     """
 
-    def __init__(self, similarity: float, rankings: Iterable[Mapping[int, int]] = ()) -> None:
+    def __init__(self, similarity: float, rankings: Iterable[Ranking] = ()) -> None:
         self._similarity = similarity
-        #: By ranking, how often members were seen.
         self.rankings = list(rankings)
 
-    def begin(self, sets: Iterable[Iterable[int]], most: int) -> Mapping[int, int]:
+    def begin(self, sets: pa.Array, most: int) -> Ranking:
         """Begin a ranking from some sets: of the most frequent members."""
-        counts = Counter(member for each in sets for member in set(each))
-        self.rankings.append(dict(counts.most_common(most)))
+        _, members = members_of(sets)
+        found, counts = np.unique(members, return_counts=True)
+        often = np.argsort(-counts, kind="stable")[:most]
+        self.rankings.append(Ranking.of(found[often].tolist(), counts[often].tolist()))
         return self.rankings[-1]
 
-    def stored(self, members: set[int]) -> set[int]:
-        """The keys under which a set is found: those of the newest ranking."""
-        return self._keys(members, len(self.rankings) - 1)
+    def stored(self, sets: pa.Array) -> Keys:
+        """The keys under which sets are found: those of the newest ranking."""
+        return self._keys(sets, [len(self.rankings) - 1])
 
-    def asked(self, members: set[int]) -> set[int]:
-        """The keys of all sets that may be close to a set."""
-        return {
-            key for ranking in range(len(self.rankings)) for key in self._keys(members, ranking)
-        }
+    def asked(self, sets: pa.Array) -> Keys:
+        """The keys of all sets that may be close to some."""
+        return self._keys(sets, range(len(self.rankings)))
 
-    def _keys(self, members: set[int], ranking: int) -> set[int]:
-        if not members:
-            return {_EMPTY}
-        counts = self.rankings[ranking]
-        ordered = sorted(members, key=lambda each: (counts.get(each, 0), each))
-        most = len(ordered) - math.ceil(self._similarity * len(ordered) - 1e-9) + 1
-        return {_mixed(each, ranking) for each in ordered[: max(1, most)]}
-
-
-def members_of(values: Iterable[Any]) -> set[int]:
-    """The members of a set as numbers; two members may have one."""
-    return {
-        _signed(checksum(each.encode() if isinstance(each, str) else repr(each).encode()))
-        for each in values
-    }
+    def _keys(self, sets: pa.Array, rankings: Iterable[int]) -> Keys:
+        owners, members = members_of(sets)
+        sizes = np.bincount(owners, minlength=len(sets)).astype(np.int64)
+        most = sizes - np.ceil(self._similarity * sizes - 1e-9).astype(np.int64) + 1
+        within = np.arange(len(owners)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        is_first = within < np.maximum(most, 1)[owners]
+        empty = np.flatnonzero(sizes == 0)
+        whose, keys = [empty], [np.full(len(empty), _EMPTY, np.int64)]
+        for ranking in rankings:
+            counts = self.rankings[ranking].count(members)
+            order = np.lexsort((members, counts, owners))[is_first]
+            whose.append(owners[order])
+            mixer = np.int64(_signed(ranking * _GOLDEN & ((1 << 64) - 1)))
+            keys.append(members[order] ^ mixer)
+        return np.concatenate(whose), np.concatenate(keys)
 
 
-def _mixed(member: int, ranking: int) -> int:
-    return _signed((member ^ (ranking * 0x9E3779B97F4A7C15)) & ((1 << 64) - 1))
+def members_of(sets: pa.Array) -> tuple[Numbers, Numbers]:
+    """The distinct members of sets as numbers, and beside each its set, which ascend. Two members
+    may have one number."""
+    lengths = np.asarray(sets.value_lengths().to_numpy(zero_copy_only=False), np.int64)
+    owners = np.repeat(np.arange(len(sets)), lengths)
+    encoded = sets.flatten().dictionary_encode()
+    numbers = np.array([_number(each) for each in encoded.dictionary.to_pylist()], np.int64)
+    places = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    distinct = np.unique(owners * (len(numbers) + 1) + places)
+    owners, places = np.divmod(distinct, len(numbers) + 1)
+    return owners, numbers[places]
 
 
-def _number(kind: str, key: str) -> int:
-    return _signed(checksum(f"{kind}\0{key}".encode("utf-8", "surrogatepass")))
+def _number(member: Any) -> int:
+    text = member.encode() if isinstance(member, str) else repr(member).encode()
+    return _signed(checksum(text))
 
 
 def _signed(number: int) -> int:

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from lsmstate.cython_ext.keys.key_codec import KeyCodec
-from lsmstate.joins.local.similarity.generated_keys import EditKeys, SetKeys, members_of
+from lsmstate.joins.local.similarity.generated_keys import EditKeys, Ranking, SetKeys
 from lsmstate.joins.local.similarity.homes import Homes, placed
 from lsmstate.joins.local.similarity.stretches import Groups, Numbers, Orders, Stretches
 from lsmstate.joins.specs.similarity import (
@@ -47,16 +47,14 @@ class Keyed:
         else:
             self._keys = SetKeys(1 - spec.threshold, self._rankings())
 
-    def _rankings(self) -> list[dict[int, int]]:
-        found: list[dict[int, int]] = []
+    def _rankings(self) -> list[Ranking]:
+        found: dict[int, dict[int, int]] = {}
         for keys, rows in self._store.iterate(RANKINGS.name):
             numbers = keys.column(0).to_pylist()
             members, counts = (column.to_pylist() for column in rows.columns)
             for number, member, count in zip(numbers, members, counts, strict=True):
-                while len(found) <= number:
-                    found.append({})
-                found[number][member] = count
-        return found
+                found.setdefault(number, {})[member] = count
+        return [Ranking.of(found[at], found[at].values()) for at in range(len(found))]
 
     def forget(self, horizon_us: int) -> None:
         """Rankings know no times."""
@@ -72,9 +70,11 @@ class Keyed:
         at = len(keys.rankings)
         if at == len(_RANKED_ROWS) or self._seen + count < _RANKED_ROWS[at]:
             return
-        found = keys.begin(map(members_of, values.to_pylist()), _RANKED_MEMBERS) or {_NOBODY: 0}
-        numbers = pa.array(np.full(len(found), at), pa.int64())
-        columns = [pa.array(list(found)), pa.array(list(found.values()), pa.int64())]
+        members, counts = keys.begin(values, _RANKED_MEMBERS)
+        if not len(members):
+            members, counts = _NOBODY
+        numbers = pa.array(np.full(len(members), at), pa.int64())
+        columns = [pa.array(members), pa.array(counts)]
         self._new = Mutation(
             "append",
             RANKINGS.name,
@@ -104,11 +104,8 @@ class Keyed:
     def _keys_of(self, values: Any, *, is_stored: bool) -> tuple[Numbers, Numbers]:
         """Rows, and beside each a key of its."""
         make: Any = self._keys.stored if is_stored else self._keys.asked
-        items = values.tolist() if self._is_text else map(members_of, values.to_pylist())
-        found = [make(each) for each in items]
-        lengths = np.array([len(each) for each in found], np.int64)
-        numbers = np.array([key for each in found for key in each], np.int64)
-        return np.repeat(np.arange(len(found)), lengths), numbers
+        found: tuple[Numbers, Numbers] = make(values.tolist() if self._is_text else values)
+        return found
 
     def _under(self, keys: pa.RecordBatch, owners: Numbers, numbers: Numbers) -> pa.RecordBatch:
         columns = keys.take(pa.array(owners)).columns if keys.num_columns else []
@@ -135,8 +132,7 @@ class Keyed:
         name = keys_stream(self._spec, stream).name
         probe = self._store.probe(name, distinct)
         counts = np.asarray(probe.counts)[of_key]
-        totals = np.zeros(len(values), np.int64)
-        np.add.at(totals, owners, counts)
+        totals = np.bincount(owners, counts, len(values)).astype(np.int64)
         for part in pieces_of(totals, _STEP_PAIRS):
             wanted = (owners >= part.start) & (owners < part.stop) & (counts > 0)
             if not wanted.any():
@@ -159,8 +155,12 @@ class Keyed:
             within = np.arange(int(sizes.sum())) - np.repeat(begins, sizes)
             who.append(owners[np.repeat(first, sizes) + within])
             homes.append(np.repeat(found.rows.column(HOME).to_numpy(), sizes))
-        pairs = np.unique(np.stack([np.concatenate(homes), np.concatenate(who)], 1), axis=0)
-        return pairs[:, 1], pairs[:, 0]
+        every, places = np.concatenate(homes), np.concatenate(who)
+        order = np.lexsort((places, every))
+        every, places = every[order], places[order]
+        is_new = np.ones(len(every), np.bool_)
+        is_new[1:] = (np.diff(every) != 0) | (np.diff(places) != 0)
+        return places[is_new], every[is_new]
 
     def _fetched(
         self,
@@ -185,4 +185,4 @@ class Keyed:
 
 
 #: Stands in a ranking of no members.
-_NOBODY: Final = 0
+_NOBODY: Final = (np.zeros(1, np.int64), np.zeros(1, np.int64))
