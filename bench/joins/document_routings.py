@@ -1,10 +1,16 @@
 """Routings of documents, counted: copies, loads and new tables, over live windows.
 
     python -m bench.joins.document_routings [--window 5000] [--windows 4] [--partitions 5 8 10 20]
+    python -m bench.joins.document_routings --ideal .02 --data log
+    python -m bench.joins.document_routings --theta .6 --windows 9
 
 Each routing is made from the first window, and routes the next ones. Windows of log-like data have
 new values. Figures are means over the windows: copies of a document, Gini coefficient of the loads,
 largest load as a part of the window; and how many tables were made after the first.
+
+With ``--ideal`` the first window comes again and again, with so large a part of new documents, as
+in the paper's section on ideal execution. ``--theta`` is by which part a window may be worse than
+its table before another one is made.
 """
 
 import argparse
@@ -27,7 +33,7 @@ from lsmstate.joins.routing.documents.quality import Quality
 Counted = tuple[list[Quality], int]
 
 
-def hypercube(windows: Sequence[list[str]], partitions: int) -> Counted:
+def hypercube(windows: Sequence[list[str]], partitions: int, theta: float) -> Counted:
     """The grid of the first window."""
     routing = HypercubeRouting.chosen(windows[0], partitions)
     found = []
@@ -40,10 +46,10 @@ def hypercube(windows: Sequence[list[str]], partitions: int) -> Counted:
 def groups(order: str, unknown: str, expands: bool) -> Callable[..., Counted]:
     """Association groups, with the delta rule where unknown values go everywhere."""
 
-    def counted(windows: Sequence[list[str]], partitions: int) -> Counted:
+    def counted(windows: Sequence[list[str]], partitions: int, theta: float) -> Counted:
         delta = 3 if unknown == "broadcast" else 0
         assigner = GroupAssigner(
-            partitions, order=order, unknown=unknown, delta=delta, expands=expands
+            partitions, order=order, unknown=unknown, delta=delta, expands=expands, theta=theta
         )
         found = []
         read = [READING.read(pa.array(texts)) for texts in windows]
@@ -59,7 +65,7 @@ def groups(order: str, unknown: str, expands: bool) -> Callable[..., Counted]:
 def baseline(make: Callable[..., Table]) -> Callable[..., Counted]:
     """A table of the first window."""
 
-    def counted(windows: Sequence[list[str]], partitions: int) -> Counted:
+    def counted(windows: Sequence[list[str]], partitions: int, theta: float) -> Counted:
         read: list[Documents] = [READING.read(pa.array(texts)) for texts in windows]
         table = make(values_of(read[0], None)[0][:SAMPLE], partitions)
         found = []
@@ -85,6 +91,17 @@ ROUTINGS: dict[str, Callable[..., Counted]] = {
 }
 
 
+def repeated(windows: Sequence[list[str]], part: float) -> list[list[str]]:
+    """The first window again and again, with a part of the documents from the others."""
+    rng = np.random.default_rng(0)
+    found = [windows[0]]
+    for window in windows[1:]:
+        is_new = rng.random(len(window)) < part
+        pairs = zip(windows[0], window, is_new, strict=True)
+        found.append([new if taken else old for old, new, taken in pairs])
+    return found
+
+
 def main() -> None:
     """Print a table of Markdown for each data set."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -92,17 +109,21 @@ def main() -> None:
     parser.add_argument("--windows", type=int, default=4)
     parser.add_argument("--partitions", type=int, nargs="+", default=[5, 8, 10, 20])
     parser.add_argument("--data", nargs="+", default=list(DATA), choices=list(DATA))
+    parser.add_argument("--theta", type=float, default=0.2)
+    parser.add_argument("--ideal", type=float, help="part of new documents in repeated windows")
     asked = parser.parse_args()
     for data in asked.data:
         texts = [json.dumps(each) for each in DATA[data](asked.window * asked.windows)]
         windows = [texts[at : at + asked.window] for at in range(0, len(texts), asked.window)]
+        if asked.ideal is not None:
+            windows = repeated(windows, asked.ideal)
         print(f"\n{data}: copies / Gini / largest load / new tables\n")
         print("| Routing | " + " | ".join(f"m = {m}" for m in asked.partitions) + " |")
         print("|---|" + "---|" * len(asked.partitions))
         for name, counted in ROUTINGS.items():
             row = []
             for partitions in asked.partitions:
-                found, tables = counted(windows, partitions)
+                found, tables = counted(windows, partitions, asked.theta)
                 means = [
                     float(np.mean([getattr(each, field) for each in found]))
                     for field in ("replication", "gini", "largest_load")

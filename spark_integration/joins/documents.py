@@ -24,11 +24,11 @@ from lsmstate.joins.specs.documents import (
     SIDES,
     Arrays,
     Local,
-    Malformed,
     NaturalSpec,
     Nulls,
     Output,
 )
+from lsmstate.joins.specs.malformed import Malformed
 from lsmstate.joins.specs.one_key import output_names
 from lsmstate.option_names import names_checked
 from lsmstate.spark_integration.catalyst.names import quoted
@@ -208,7 +208,7 @@ def _first(
             "them out"
         )
     check_split(split, routing.buckets)
-    grid = HypercubeRouting(dict(split), routing.reading)
+    grid = HypercubeRouting({(name,): n for name, n in split.items()}, routing.reading)
     cells = grid.cells(routing.reading.read(pa.array(list(texts), pa.string())))
     estimated = Quality.of_cells(cells, routing.buckets)
     return replace(routing, first=Layout(grid, estimated), is_fixed=True)

@@ -48,7 +48,8 @@ def routings(sample: list[str]) -> dict[str, Any]:
     }
     return {
         "hypercube": HypercubeRouting.chosen(sample, BUCKETS, READING),
-        "grid": HypercubeRouting({"user": 2, "meta.host": 2}, READING),
+        "grid": HypercubeRouting({("user",): 2, ("meta.host",): 2}, READING),
+        "together": HypercubeRouting({("user", "meta.host"): 3}, READING),
         "one": HypercubeRouting({}, READING),
         **groups,
     }
@@ -160,7 +161,7 @@ def test_the_grid_that_costs_least() -> None:
         for _ in range(800)
     ]
     routing = HypercubeRouting.chosen(texts(documents), 8)
-    assert dict(routing.split) == {"user": 8}
+    assert dict(routing.split) == {("user",): 8}
     cells = routing.cells(routing.reading.read(pa.array(texts(documents))))
     quality = Quality.of_cells(cells, 8)
     assert quality.replication == 1
@@ -168,6 +169,18 @@ def test_the_grid_that_costs_least() -> None:
     assert "user 8: 8 cells" in routing.explain()
     with pytest.raises(InvalidArgumentError, match="needs 8 buckets, and there are 4"):
         routing.settled(4, routing.adopted)
+
+
+def test_a_dimension_of_several_attributes_deals_few_values_evenly() -> None:
+    rng = random.Random(2)
+    documents = [{"a": rng.randrange(6), "b": rng.randrange(7), "c": 1} for _ in range(1000)]
+    routing = HypercubeRouting.chosen(texts(documents), 20)
+    assert {frozenset(names) for names in routing.split} == {frozenset("ab")}
+    assert "20: 20 cells" in routing.explain()
+    cells = routing.cells(routing.reading.read(pa.array(texts([*documents, {"a": 1}]))))
+    assert cells.counts.tolist() == [1] * 1000 + [20]
+    assert Quality.of_cells(cells, 20).largest_load < 0.13
+    assert routing.settled(20, routing.adopted) == routing
 
 
 def test_groups_of_values_that_occur_together() -> None:

@@ -185,7 +185,7 @@ def test_what_the_user_chose_comes_first_and_a_split_stays() -> None:
     assert not asked.needs_tables
     later = LearnedRouting(window=window).settled(BUCKETS, json.loads(json.dumps(asked.adopted)))
     assert later.first is not None
-    assert later.first.routing.explain() == "documents are split by user 4: 4 cells"
+    assert later.first.routing.explain() == "documents are split by user + host 4: 4 cells"
     assert "Gini" in later.initial_table.explain()
     rows = pa.RecordBatch.from_pylist([{"id": 1, "doc": '{"a": 1}', "at": START}], schema=TIMED)
     table = later.sampled_table("documents", rows, rows.select(["doc"]), 0)
