@@ -17,11 +17,11 @@ from lsmstate.joins.spec_join import SpecJoin
 from lsmstate.joins.specs.documents import (
     Arrays,
     Local,
-    Malformed,
     NaturalSpec,
     Nulls,
     Output,
 )
+from lsmstate.joins.specs.malformed import Malformed
 from lsmstate.option_names import names_checked
 from lsmstate.options import MINIMUM_MEMORY_BYTES, STORE_MEMORY_BYTES, parse_bytes
 from lsmstate.schema.batches import arrow_batch
@@ -213,8 +213,7 @@ class NaturalJoin:
     @property
     def malformed_rows(self) -> pa.RecordBatch | None:
         """With ``malformed="side"``, the rows of the last batch whose documents are malformed."""
-        found: pa.RecordBatch | None = getattr(self._join.local_join, "malformed_rows", None)
-        return found
+        return self._join.malformed_rows
 
     def commit(self) -> None:
         """Make everything that was fed durable, so that the same join on ``state_dir`` finds it."""

@@ -7,6 +7,7 @@ import pyarrow as pa
 
 from lsmstate.joins.options import GROUPS, NO_BUCKETS, STATE, TIME, State, Time, refuse_other_fields
 from lsmstate.joins.spec_join import SpecJoin
+from lsmstate.joins.specs.malformed import Malformed
 from lsmstate.joins.specs.similarity import SimilaritySpec, with_time
 from lsmstate.option_names import names_checked
 
@@ -30,6 +31,8 @@ def similarity_join(
     how: How = "inner",
     distance: str | None = "distance",
     algorithm: Algorithm = "auto",
+    dimension: int | None = None,
+    malformed: Malformed = "refuse",
     piece_bytes: int = 1 << 20,
     time: Time = TIME,
     state: State = STATE,
@@ -48,6 +51,10 @@ def similarity_join(
         how: "inner" gives pairs. "anti", of one stream, gives the rows without an earlier partner.
         distance: Name of the column of distances; None: there is none.
         algorithm: How candidates are found.
+        dimension: Components of every vector. Default: as many as the first one has.
+        malformed: What becomes of a row whose list holds a null, or has another length. "refuse"
+            refuses the batch. "skip" leaves the row out and counts it. "side" gives it in
+            ``malformed_rows`` too.
         piece_bytes: Most bytes of a piece of the results, unless a row is larger.
         time: Event times of the streams, how far those of a pair are apart at most, which windows
             hold both, and what becomes of late rows, with ``event_time``, ``within``, ``window``
@@ -78,6 +85,8 @@ def similarity_join(
         how=how,
         distance=distance,
         algorithm=algorithm,
+        dimension=dimension,
+        malformed=malformed,
     )
     spec = with_time(spec, time.event_time or {}, time.within, time.window, time.late, _NO_TIME)
     return SpecJoin(

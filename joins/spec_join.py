@@ -210,6 +210,12 @@ class SpecJoin:
         """With ``late="side"``, the late rows of the last batch, as they came."""
         return self._join.late_rows
 
+    @property
+    def malformed_rows(self) -> pa.RecordBatch | None:
+        """With ``malformed="side"``, the malformed rows of the last batch, as they came."""
+        found: pa.RecordBatch | None = getattr(self._join, "malformed_rows", None)
+        return found
+
     def commit(self) -> None:
         """Make everything that was fed durable, so that the same join on ``state_dir`` finds it.
 

@@ -30,6 +30,7 @@ from lsmstate.joins.options import (
 from lsmstate.option_names import names_checked
 from lsmstate.spark_integration.catalyst.catalyst import Catalyst, is_classic
 from lsmstate.spark_integration.columns.key_types import quiet_query_log
+from lsmstate.spark_integration.joins.residual_filter import distances_known
 from lsmstate.spark_integration.session.worker_python import check_worker_python
 from lsmstate.spark_integration.sql.convert import Converted, convert
 from lsmstate.spark_integration.sql.staged import StagedQuery
@@ -196,22 +197,30 @@ def streaming_sql(
     """
     _check_sql(spark, sql)
     options = _set_options(skew, time, state)
-    if not is_classic(spark):
-        return _query_of(_unseen(spark.sql(sql)), strict, time, _no_stages)
-    check_worker_python(spark)
-    catalyst = Catalyst(spark)
+    with distances_known(spark, [sql]) as own_functions:
+        if not is_classic(spark):
+            return _query_of(_unseen(spark.sql(sql)), strict, time, _no_stages)
+        check_worker_python(spark)
+        catalyst = Catalyst(spark)
+        catalyst.own_functions = own_functions
+        return _sql_query(catalyst, sql, strict, skew.rows or {}, options)
+
+
+def _sql_query(
+    catalyst: Catalyst, sql: str, strict: bool, rows: Mapping[str, int], options: Mapping[str, Any]
+) -> MultiwayQuery:
     df, refusal = None, ""
     try:
         # A stream in a subquery is refused here, and may be answered in staged mode.
         with quiet_query_log():
-            df = spark.sql(sql)
+            df = catalyst.spark.sql(sql)
     except AnalysisException as error:
         refusal = str(error).splitlines()[0]
         # What is said of streams only: any other query Spark refuses over tables too.
         if "STREAM" not in refusal or not catalyst.is_stream_of_known_columns(catalyst.parsed(sql)):
             raise
     plan = catalyst.parsed(sql) if df is None else catalyst.analyzed(df)
-    return _query(catalyst, plan, df, strict, skew.rows or {}, options, refusal)
+    return _query(catalyst, plan, df, strict, rows, options, refusal)
 
 
 @_checked

@@ -5,10 +5,12 @@ else it has of one input alone is computed below the join, as a column, where th
 row anyway: not below an OR, whose other side may be there so that it is not evaluated.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from lsmstate.joins.conditions.distances import DISTANCES
 from lsmstate.joins.plan.conditions import (
     And,
     Column,
@@ -33,6 +35,13 @@ _SIGNS: Final = {
 }
 #: Functions of which all arguments are evaluated.
 _FUNCTIONS: Final = {"Abs": "abs", "Least": "least", "Greatest": "greatest", "DateDiff": "datediff"}
+#: Functions of two columns whose distance is bounded.
+_DISTANCES: Final = {
+    **{name: name for name in DISTANCES},
+    "Levenshtein": "levenshtein",
+    "VectorL2Distance": "vector_l2_distance",
+    "VectorCosineSimilarity": "vector_cosine_similarity",
+}
 _SUFFIXES: Final = {"IsNull": "IS NULL", "IsNotNull": "IS NOT NULL"}
 
 #: Makes the column that holds an expression of the input at a position.
@@ -93,7 +102,13 @@ class _Preparing:
     def _opaque(self, expression: Opaque, is_certain: bool) -> Expression | None:
         kind = _kind(expression)
         is_column = expression.widens and isinstance(expression.arguments[0], Column)
-        if kind in _SIGNS or kind in _FUNCTIONS or kind in ("UnaryMinus", *_SUFFIXES):
+        is_distance = kind in _DISTANCES and len(expression.arguments) == 2
+        if (
+            is_distance
+            or kind in _SIGNS
+            or kind in _FUNCTIONS
+            or kind in ("UnaryMinus", *_SUFFIXES)
+        ):
             parts = self._all(expression.arguments, is_certain=is_certain)
             if parts is not None:
                 return replace(expression, arguments=parts)
@@ -106,6 +121,9 @@ class _Preparing:
 
     def _compared(self, side: Expression, is_certain: bool) -> Expression | None:
         """Comparing widens as such a cast does."""
+        if _is_decimal_as_double(side):
+            assert isinstance(side, Opaque)
+            return side.arguments[0]
         if isinstance(side, Opaque) and side.widens:
             found = self.of(side.arguments[0], is_certain=is_certain)
             if found is not None:
@@ -143,7 +161,15 @@ def sql_text(condition: Expression, names: Mapping[Column, str]) -> str:
                 return f"({shown[0]} {_SUFFIXES[kind]})"
             if kind == "UnaryMinus":
                 return f"(- {shown[0]})"
-            return f"{_FUNCTIONS[kind]}({', '.join(shown)})"
+            return f"{(_FUNCTIONS | _DISTANCES)[kind]}({', '.join(shown)})"
+
+
+def _is_decimal_as_double(side: Expression) -> bool:
+    """Whether it is a decimal literal that is compared with doubles."""
+    match side:
+        case Opaque(name, (Literal(_, str(sql)),)):
+            return bool(re.match(r"Cast\[double\b", name)) and sql.endswith("BD")
+    return False
 
 
 def _kind(expression: Opaque) -> str:

@@ -12,6 +12,7 @@ from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.conditions.names import resolved
 from lsmstate.joins.document_reading import MARKS, Reading
 from lsmstate.joins.specs.event_time import WATERMARK, EventTime
+from lsmstate.joins.specs.malformed import Malformed
 from lsmstate.joins.specs.one_key import check_streams, joined_schema
 from lsmstate.joins.specs.window import time_window
 from lsmstate.store import StreamSchema
@@ -20,7 +21,6 @@ from lsmstate.store_base.checks import nearest
 Output = Literal["both", "merged", "ids"]
 Arrays = Literal["sets", "equal"]
 Nulls = Literal["value", "nothing"]
-Malformed = Literal["refuse", "skip", "side"]
 Local = Literal["auto", "bitmaps", "by_shape", "fp_tree", "hash"]
 
 #: What the user calls the two documents of a pair where both are of one stream.

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import pyarrow as pa
 
@@ -21,6 +21,7 @@ from lsmstate.joins.conditions.key_classes import class_type
 from lsmstate.joins.conditions.key_types import cast_key
 from lsmstate.joins.conditions.names import column_names, resolved, unknown
 from lsmstate.joins.specs.event_time import LATE, EventTime, duration_us
+from lsmstate.joins.specs.malformed import Malformed
 from lsmstate.joins.specs.one_key import joined_schema
 from lsmstate.joins.specs.window import TimeWindow, time_window
 from lsmstate.store import StreamSchema
@@ -41,6 +42,8 @@ LEVENSHTEIN: Final = "levenshtein"
 METRICS: Final = (*VECTOR_METRICS, JACCARD, LEVENSHTEIN)
 ALGORITHMS: Final = ("auto", "tiles", "grid", "pivots", "keys", "s3j")
 HOW: Final = ("inner", "anti")
+#: Components of a place on the earth.
+_EARTH: Final = 2
 
 #: Of a stored row: where it lies, and where inside. Its cell, or its block.
 HOME: Final = "@home"
@@ -107,6 +110,10 @@ class SimilaritySpec:
     distance: str | None = "distance"
     """Name of the column of distances; None: there is none."""
     algorithm: str = "auto"
+    dimension: int | None = None
+    """Components of a vector; None: the first one says."""
+    malformed: str = "refuse"
+    """What becomes of rows whose vectors have another dimension, or hold a null."""
     event_time: EventTime | None = None
     within_us: int | None = None
     """How far the event times of a pair may be apart."""
@@ -127,6 +134,8 @@ class SimilaritySpec:
         how: str = "inner",
         distance: str | None = "distance",
         algorithm: str = "auto",
+        dimension: int | None = None,
+        malformed: str = "refuse",
     ) -> "SimilaritySpec":
         """Check what is joined, over the full history. InvalidArgumentError names what does not
         fit."""
@@ -142,8 +151,11 @@ class SimilaritySpec:
             how,
             distance,
             algorithm,
+            dimension,
+            malformed,
         )
         _choose("how", how, HOW)
+        _choose("malformed", malformed, get_args(Malformed))
         _choose("algorithm", algorithm, ALGORITHMS)
         if how == "anti" and len(streams) > 1:
             raise InvalidArgumentError(
@@ -151,6 +163,7 @@ class SimilaritySpec:
                 f"are the streams {', '.join(streams)}; give one stream"
             )
         _check_algorithm(spec)
+        _check_dimension(spec)
         for stream, column in columns.items():
             _check_type(spec.metric, f"{stream}.{column}", streams[stream].field(column).type)
         if distance is not None and not isinstance(distance, str):
@@ -167,6 +180,16 @@ class SimilaritySpec:
     def is_self_join(self) -> bool:
         """Whether one stream is joined with itself."""
         return len(self.streams) == 1
+
+    @property
+    def compares_vectors(self) -> bool:
+        """Whether values are vectors of one dimension."""
+        return self.metric not in (JACCARD, LEVENSHTEIN)
+
+    @property
+    def known_dimension(self) -> int | None:
+        """The dimension of all vectors, if it is known before any row comes."""
+        return _EARTH if self.metric == "haversine" else self.dimension
 
     @property
     def is_anti(self) -> bool:
@@ -265,6 +288,7 @@ class SimilaritySpec:
             "keys": sorted(keys),
             "how": self.how,
             "algorithm": self.algorithm,
+            "dimension": self.dimension,
             "within microseconds": self.within_us,
             "window": None if self.window is None else [self.window.size_us, self.window.slide_us],
         }
@@ -339,10 +363,31 @@ def _check_algorithm(spec: SimilaritySpec) -> None:
         **dict.fromkeys(("grid", "pivots", "s3j"), VECTOR_METRICS),
     }
     known = fitting.get(spec.algorithm, (spec.metric,))
+    if ":" in spec.metric and spec.algorithm in ("pivots", "s3j"):
+        return  # a function of the user's, which promises a metric
     if spec.metric not in known or (spec.algorithm == "grid" and spec.metric == "hamming"):
         raise InvalidArgumentError(
             f"algorithm={spec.algorithm!r} does not find pairs by metric={spec.metric!r}; leave "
             "algorithm out"
+        )
+
+
+def _check_dimension(spec: SimilaritySpec) -> None:
+    given = spec.dimension
+    if given is None:
+        return
+    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+        raise InvalidArgumentError(
+            f"dimension={given!r}: give the number of components of a vector, 1 or more, or None"
+        )
+    if not spec.compares_vectors:
+        raise InvalidArgumentError(
+            f"dimension={given!r}: metric={spec.metric!r} compares no vectors; leave it out"
+        )
+    if spec.metric == "haversine" and given != _EARTH:
+        raise InvalidArgumentError(
+            f"dimension={given!r}: haversine compares [longitude, latitude], which are two numbers;"
+            " leave it out"
         )
 
 

@@ -8,7 +8,7 @@ needed.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, reduce
 from typing import Any, Final, cast
 
@@ -222,6 +222,8 @@ class Catalyst:
                 "streams yourself: multiway_join(...)"
             )
         self.spark = spark
+        #: Names of Python functions in a plan that are known to be those of this library.
+        self.own_functions: Collection[str] = ()
         self._session: Any = spark._jsparkSession
         try:
             self._jvm = cast(Any, spark._jvm)

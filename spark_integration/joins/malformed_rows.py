@@ -1,7 +1,7 @@
-"""malformed="side": rows without a document leave a natural join, and are kept in its state.
+"""malformed="side": malformed rows leave a join, and are kept in its state.
 
 Like late rows (``late_rows``), they are part of an attempt's commit, and can be read as of any
-micro-batch. A malformed document goes to one bucket, so its row is kept once.
+micro-batch. A malformed row is stored in one bucket at most, so it is kept once.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,13 +18,13 @@ from lsmstate.spark_integration.plan.stateful_plan import InputPlan, StatefulPla
 from lsmstate.store import MultimapStore, StreamSchema
 
 #: What a join pins that keeps them: of which inputs.
-MALFORMED_KEPT: Final = "malformed documents kept"
+MALFORMED_KEPT: Final = "malformed rows kept"
 _KEY: Final = pa.schema([("micro_batch", pa.int64())])
 
 
 @dataclass(frozen=True)
 class MalformedRows:
-    """What becomes of rows without a document; made by ``MalformedRows.of``."""
+    """What becomes of malformed rows; made by ``MalformedRows.of``."""
 
     streams: Mapping[str, StreamSchema]
     """By input, the stream of the store that keeps them; none unless ``malformed="side"``."""
@@ -37,7 +37,7 @@ class MalformedRows:
             return NO_MALFORMED_ROWS
         if backend != "lsm":
             raise InvalidArgumentError(
-                f"malformed='side' with backend={backend!r}: malformed documents are kept in the "
+                f"malformed='side' with backend={backend!r}: malformed rows are kept in the "
                 "state, and only the state of backend 'lsm' can be read; choose that backend, or "
                 "malformed='skip'"
             )
@@ -49,11 +49,11 @@ class MalformedRows:
         for name, stream in self.streams.items():
             if stream.name in taken:
                 raise InvalidArgumentError(
-                    f"malformed='side' keeps the malformed documents of {name!r} in a stream "
+                    f"malformed='side' keeps the malformed rows of {name!r} in a stream "
                     f"{stream.name!r}, and an input has that name; rename that input"
                 )
         kept = ", ".join(repr(stream.name) for stream in self.streams.values())
-        told = f"\nmalformed documents are kept in {kept}" if kept else ""
+        told = f"\nmalformed rows are kept in {kept}" if kept else ""
         return replace(
             plan,
             state=(*plan.state, *self.streams.values()),

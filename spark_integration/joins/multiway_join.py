@@ -8,6 +8,7 @@
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
@@ -182,9 +183,10 @@ def multiway_join(
     condition = column_text(on) if isinstance(on, Column) else on
     columns, times = _columns(streams), watermark_columns(streams)
     condition, how = with_time(condition, time, times, columns, _NO_TIME, how)
-    is_plain = how == "inner" and emit in ("append", FINAL) and not changes and skew == SKEW
+    is_plain = how == "inner" and emit in ("append", FINAL) and not changes
+    is_plain = is_plain and replace(skew, rows=None) == SKEW
     if is_plain and time == TIME and most_results is None and isinstance(condition, str):
-        close = close_pairs(streams, condition, checked, pins or {})
+        close = close_pairs(streams, condition, rows, checked, pins or {})
         if close is not None:
             return close
     asked = any_condition(streams, condition, how, emit, changes, skew, retention)

@@ -1,8 +1,10 @@
 """The residual filter: conditions other than equalities of keys filter what the join found."""
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import date
+from threading import RLock
 from typing import Any, Final
 
 import pyarrow as pa
@@ -43,6 +45,8 @@ _CHANGING: Final = (
 
 #: Distances that Spark does not know.
 _DISTANCES: Final = tuple(name for name in DISTANCES if name != LEVENSHTEIN)
+#: Held by a thread for which they are registered.
+_registering: Final = RLock()
 #: What joins that are not inner compare themselves, beside their keys.
 _COMPARED_HERE: Final = (
     *(T.BooleanType, T.ByteType, T.ShortType, T.IntegerType, T.LongType, T.DecimalType),
@@ -83,7 +87,18 @@ def filtered(
     """
     if not conditions:
         return joined
-    register_distances(joined.sparkSession, conditions)
+    with distances_known(joined.sparkSession, conditions):
+        return _filtered(joined, columns, conditions, others, unless, takes_back)
+
+
+def _filtered(
+    joined: DataFrame,
+    columns: Mapping[str, Sequence[str]],
+    conditions: Sequence[str],
+    others: Sequence[str],
+    unless: str | None,
+    takes_back: bool,
+) -> DataFrame:
     names = output_names(columns)
     padded = {field.name for field in joined.schema if KeyColumn.of("", field).char_lengths}
 
@@ -134,13 +149,31 @@ def left_to_spark(condition: str) -> str:
     return f"condition {condition}: left to Spark, which evaluates it on each result"
 
 
-def register_distances(spark: SparkSession, texts: Iterable[str]) -> None:
-    """Make the distances known to Spark that texts of SQL name, as temporary functions. A function
-    of the user's of that name is left as it is."""
-    for name in _DISTANCES:
-        is_named = any(re.search(rf"\b{name}\s*\(", text, re.IGNORECASE) for text in texts)
-        if is_named and not spark.catalog.functionExists(name):
+@contextmanager
+def distances_known(spark: SparkSession, texts: Collection[str]) -> Iterator[tuple[str, ...]]:
+    """Make the distances known to Spark that texts of SQL name, as temporary functions.
+
+    A function of the user's of that name is left as it is. Gives the names of those that are ours.
+    They are gone afterwards, except under Spark Connect, which looks names up later.
+    """
+    named = [
+        name
+        for name in _DISTANCES
+        if any(re.search(rf"\b{name}\s*\(", text, re.IGNORECASE) for text in texts)
+    ]
+    if not named:
+        yield ()
+        return
+    with _registering:
+        ours = tuple(name for name in named if not spark.catalog.functionExists(name))
+        for name in ours:
             spark.udf.register(name, _distance_udf(name))
+        try:
+            yield ours
+        finally:
+            if is_classic(spark):
+                for name in ours:
+                    spark.sql(f"DROP TEMPORARY FUNCTION IF EXISTS {name}")
 
 
 def _distance_udf(name: str) -> Any:

@@ -58,7 +58,7 @@ def run_join(
         inputs: The inputs of the operator.
         unmatched: What becomes of a retraction of a row that is not stored.
         late: What becomes of late rows.
-        malformed: What becomes of rows without a document.
+        malformed: What becomes of malformed rows.
         result_times: Makes what adds the event time to results; None: they have none.
         most_results: Most results for each row of a batch; None: they are logged.
         gives_picks: Whether the plan has ``parts``, so that results may leave as picks.

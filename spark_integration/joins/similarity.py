@@ -25,6 +25,7 @@ from lsmstate.joins.protocols import Routing
 from lsmstate.joins.routing.biclique import BicliqueRouting
 from lsmstate.joins.routing.hash_router import HashRouting
 from lsmstate.joins.similarity import Algorithm, How
+from lsmstate.joins.specs.malformed import Malformed
 from lsmstate.joins.specs.one_key import output_names
 from lsmstate.joins.specs.similarity import LEVENSHTEIN, SimilaritySpec, with_time
 from lsmstate.joins.specs.similarity_condition import similar_condition
@@ -58,6 +59,8 @@ def similarity_join(
     how: How = "inner",
     distance: str | None = "distance",
     algorithm: Algorithm = "auto",
+    dimension: int | None = None,
+    malformed: Malformed = "refuse",
     skew: Skew = SKEW,
     time: Time = TIME,
     state: State = STATE,
@@ -82,6 +85,11 @@ def similarity_join(
             without ``by`` all rows then lie in one bucket.
         distance: Name of the column of distances; None: there is none.
         algorithm: How candidates are found.
+        dimension: Components of every vector. Default: as many as the first one has.
+        malformed: What becomes of a row whose list holds a null, or has another length. "refuse"
+            fails the query. "skip" leaves the row out, and counts it in the metrics. "side" keeps
+            it in the state too, in a stream ``NAME (malformed)``. Both need ``dimension``, since
+            each bucket would have a first vector of its own.
         skew: Where rows are stored, with ``routing`` and ``rows``. "hash": by what ``by`` says, the
             default with it. "biclique": by their content, the default without it; ``rows`` of the
             two streams, in proportion, say how many buckets each has. "worksets": near rows in one
@@ -132,7 +140,14 @@ def similarity_join(
         how=how,
         distance=distance,
         algorithm=algorithm,
+        dimension=dimension,
+        malformed=malformed,
     )
+    if malformed != "refuse" and spec.compares_vectors and spec.known_dimension is None:
+        raise InvalidArgumentError(
+            f"malformed={malformed!r}: each bucket would take the dimension of its own first "
+            "vector; say which one counts, as in dimension=384"
+        )
     inputs = Inputs.of(spark, streams, {name: list(spec.keys[name]) for name in streams})
     spec = replace(spec, compared_as=inputs.key_schema)
     spec = with_time(
@@ -154,6 +169,7 @@ def similarity_join(
         explanation=words,
         output=output,
         settings={"routing": kind},
+        malformed=malformed,
     )
     return _with_vectors(joined, output, spec, given)
 
@@ -220,10 +236,14 @@ def _fields(
 
 
 def close_pairs(
-    streams: Mapping[str, DataFrame], on: str, options: OperatorOptions, pins: Mapping[str, str]
+    streams: Mapping[str, DataFrame],
+    on: str,
+    rows: Mapping[str, int] | None,
+    options: OperatorOptions,
+    pins: Mapping[str, str],
 ) -> DataFrame | None:
     """Build the inner join of two streams whose condition bounds a distance. None if a similarity
-    join does not answer it."""
+    join does not answer it. ``rows``: of the streams, in proportion."""
     spark = next(iter(streams.values())).sparkSession
     asked = Inputs.of(spark, streams, {name: [] for name in streams})
     schemas = {plan.name: plan.rows for plan in asked.plans}
@@ -233,7 +253,8 @@ def close_pairs(
     inputs = Inputs.of(spark, streams, {name: list(similar.spec.keys[name]) for name in streams})
     spec = replace(similar.spec, compared_as=inputs.key_schema)
     buckets = options.buckets or default_buckets(spark)
-    routing, words = _routing(spec, None, None, buckets, options)
+    dealt = rows if rows is not None and set(rows) == set(streams) else None
+    routing, words = _routing(spec, None, dealt, buckets, options)
     if isinstance(routing, BicliqueRouting):
         options = replace(options, buckets=max(buckets, len(streams)))
     joined = spec_operator(

@@ -12,6 +12,7 @@ from lsmstate.joins.protocols import Routing, Spec, counters_of
 from lsmstate.joins.specs.one_key import output_names
 from lsmstate.spark_integration.columns.schemas import output_fields
 from lsmstate.spark_integration.joins.late_rows import LateRows
+from lsmstate.spark_integration.joins.malformed_rows import MalformedRows
 from lsmstate.spark_integration.joins.run_join import run_join
 from lsmstate.spark_integration.plan.inputs import Inputs
 from lsmstate.spark_integration.plan.options import OperatorOptions
@@ -32,6 +33,7 @@ def spec_operator(
     output: T.StructType | None = None,
     late_batches: int | None = None,
     settings: Mapping[str, Any] | None = None,
+    malformed: str = "refuse",
 ) -> DataFrame:
     """Build the operator of a join.
 
@@ -45,6 +47,7 @@ def spec_operator(
         output: Columns of the results. Default: all columns of all streams.
         late_batches: For how many micro-batches late rows are kept, if the spec keeps them aside.
         settings: What the checkpoint pins beside the join and its inputs.
+        malformed: What becomes of malformed rows; "side" keeps them in the state.
 
     Returns:
         The streaming DataFrame of the results.
@@ -58,8 +61,9 @@ def spec_operator(
     }
     plan = plan_of(spec, inputs, routing, options, pinned_here, operator, explanation)
     late = LateRows.of(inputs.plans, spec.event_time, late_batches)
-    plan = late.added_to(plan)
-    function = run_join(spec, plan.inputs, late=late)
+    aside = MalformedRows.of(inputs.plans, malformed, options.backend)
+    plan = aside.added_to(late.added_to(plan))
+    function = run_join(spec, plan.inputs, late=late, malformed=aside)
     columns = all_columns(inputs) if output is None else output
     return stateful_operator(plan, inputs, function, columns)
 

@@ -58,6 +58,8 @@ _WIDER: Final = {
     "integer": ("long", "double"),
     "float": ("double",),
 }
+#: Functions by the type of their result.
+_TYPES: Final = {"VectorL2Distance": "float", "VectorCosineSimilarity": "float"}
 #: Operators whose result has the type of their operands, if that is a whole or a floating one.
 _OF_ONE_TYPE: Final = ("Add", "Subtract", "Multiply", "UnaryMinus", "Abs", "Least", "Greatest")
 
@@ -233,10 +235,12 @@ class _Reader:
                 found = replace(handle, arguments=arguments)
                 if kind in _SUBQUERIES:
                     self.subqueries.append(found)
+                is_ours = kind == "PythonUDF" and node["name"] in self._catalyst.own_functions
+                name = node["name"] if is_ours else _name(kind, node)
                 return Opaque(
-                    "Try" * self._is_tried(kind, handle) + _name(kind, node),
+                    "Try" * self._is_tried(kind, handle) + name,
                     arguments,
-                    0 if _shows_all(kind, node) else self._next_serial(),
+                    0 if is_ours or _shows_all(kind, node) else self._next_serial(),
                     volatile=self._is_volatile(handle),
                     subquery=kind in self._unmovable,
                     eager=kind in _EAGER,
@@ -269,7 +273,7 @@ class _Reader:
                 kind, _, details = name.partition("[")
                 if kind == "Cast":
                     return details.partition(",")[0].rstrip("]")
-                return self._type_of(arguments[0]) if kind in _OF_ONE_TYPE else ""
+                return self._type_of(arguments[0]) if kind in _OF_ONE_TYPE else _TYPES.get(kind, "")
         return ""
 
     def _literal(self, node: Json, handle: ExpressionHandle) -> SparkLiteral:

@@ -50,6 +50,13 @@ JOINS = {
     ),
     # Documents that share ``k``; their tables of routes change.
     "documents": (("a", "b"), None, {}, "SELECT * FROM {a} JOIN {b} ON a_k = b_k"),
+    # Vectors at most 1 apart; their worksets move between buckets.
+    "similarity": (
+        ("a", "b"),
+        None,
+        {},
+        "SELECT * FROM {a} JOIN {b} ON a_k BETWEEN b_k - 1 AND b_k + 1",
+    ),
 }
 
 
@@ -74,6 +81,27 @@ def joined_documents(frames: Any) -> Any:
         unknown="broadcast", state=State(memory="16m", buckets=4),
     )  # fmt: skip
     return found.select("a_k", "a_text", "b_k", "b_text")
+
+
+def joined_vectors(frames: Any) -> Any:
+    """Two streams of vectors of one number, by pivots."""
+    from pyspark.sql import functions as F
+
+    from lsmstate.spark import Skew, State, similarity_join
+
+    vectors = {
+        name: frames[name].withColumn(f"{name}_v", F.array(F.col(f"{name}_k").cast("double")))
+        for name in "ab"
+    }
+    found = similarity_join(
+        vectors, "a.a_v ~ b.b_v", metric="l2", threshold=1, algorithm="pivots",
+        skew=Skew(routing="worksets"), state=State(memory="16m", buckets=4),
+    )  # fmt: skip
+    return found.select("a_k", "a_text", "b_k", "b_text")
+
+
+#: Joins that are no ``multiway_join``.
+_MADE = {"documents": joined_documents, "similarity": joined_vectors}
 
 
 def main() -> None:
@@ -101,10 +129,11 @@ def main() -> None:
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("OFF")
-    names, on, options, _ = JOINS[os.environ.get("LSMSTATE_JOIN", "keys")]
+    asked = os.environ.get("LSMSTATE_JOIN", "keys")
+    names, on, options, _ = JOINS[asked]
     frames = {name: streams(home)[name].read(spark, files_per_batch) for name in names}
     if on is None:
-        joined = joined_documents(frames)
+        joined = _MADE[asked](frames)
     else:
         joined = multiway_join(
             frames, on=on, **grouped(memory="16m", **options, **wanted.get("join", {}))

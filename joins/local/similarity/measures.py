@@ -4,7 +4,6 @@ A measure reads the compared column of rows once (``values``). ``Comparison`` ho
 rows, and compares them with blocks of stored rows.
 """
 
-import pkgutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,6 +22,7 @@ from lsmstate.joins.local.similarity.byte_panels import (
     ByteVectorPanels,
     byte_rows,
 )
+from lsmstate.joins.local.similarity.function_metric import FunctionMetric
 from lsmstate.joins.local.similarity.vectors import Matrix, matrix, vector_type
 from lsmstate.joins.specs.similarity import (
     JACCARD,
@@ -351,20 +351,12 @@ class UserMeasure:
     least_pairs: int | None = None
 
     def __init__(self, spec: SimilaritySpec, dimension: int) -> None:
-        self._name = spec.metric
+        self.function = FunctionMetric(spec.metric)
         self._dimension = dimension
-        self._kind = vector_type(spec)
-        try:
-            self._function: Callable[[Matrix, Matrix], Any] = pkgutil.resolve_name(spec.metric)
-        except (ImportError, AttributeError, ValueError) as error:
-            raise InvalidArgumentError(
-                f"metric={spec.metric!r} cannot be imported ({error}); give a function at the top "
-                "of a module that every process has"
-            ) from error
 
     def values(self, column: pa.Array) -> Matrix:
-        """A matrix."""
-        return matrix(column, self._dimension, self._kind)
+        """A matrix of float64."""
+        return matrix(column, self._dimension, np.dtype(np.float64))
 
     def ready(self, stored: Any) -> None:
         """There are no tiles."""
@@ -376,13 +368,7 @@ class UserMeasure:
 
     def distances(self, a: Matrix, a_places: Places, b: Matrix, b_places: Places) -> Distances:
         """What the function says."""
-        found = np.asarray(self._function(a[a_places], b[b_places]), np.float64)
-        if found.shape != (len(a_places),):
-            raise InvalidArgumentError(
-                f"metric={self._name!r} gave an array of the shape {found.shape} for "
-                f"{len(a_places)} pairs; return one distance for each"
-            )
-        return found
+        return self.function.distances(a, a_places, b, b_places)
 
 
 def _all_pairs(queries: int, places: Places) -> tuple[Places, Places]:

@@ -214,6 +214,9 @@ class Pivots(OnePlace):
         """The rings of all halves in reach, and the rows that came before the pivots."""
         points = self._space.points(values)
         count = len(points)
+        distances = None
+        if self._pivots.points is not None and count:
+            distances = self._again(points, arrivals)
         most = max(self._longest, longest(points))
         # Both distances of a pair may be off.
         slack = self._space.slack(2 * most + self._space.reach, points.shape[1] if count else 0)
@@ -221,8 +224,7 @@ class Pivots(OnePlace):
         rows, homes = np.arange(count), np.full(count, UNCOVERED)
         # Rows from before the pivots have the order 0: all are in reach, none is close for sure.
         orders = np.full(count, reach)
-        if self._pivots.points is not None and count:
-            distances = self._again(points, arrivals)
+        if distances is not None:
             for side, is_near in enumerate(self._near(distances, reach)):
                 who, near = np.nonzero(is_near)
                 rows = np.append(rows, who)

@@ -20,6 +20,7 @@ from lsmstate.joins.local.parts.full_history import KeepsAllRows
 from lsmstate.joins.local.parts.pair_order import content_hashes, is_greater
 from lsmstate.joins.local.parts.results import Results, check_finished
 from lsmstate.joins.local.parts.row_picks import Picked
+from lsmstate.joins.local.similarity.function_metric import FunctionSpace
 from lsmstate.joins.local.similarity.homes import Blocks, Grid, Index, can_use_grid, placed
 from lsmstate.joins.local.similarity.keyed import Keyed
 from lsmstate.joins.local.similarity.measures import (
@@ -27,12 +28,13 @@ from lsmstate.joins.local.similarity.measures import (
     Panels,
     Places,
     Ready,
+    UserMeasure,
     all_candidates,
     measure_of,
 )
 from lsmstate.joins.local.similarity.pivots import Pivots
 from lsmstate.joins.local.similarity.s3j import S3j
-from lsmstate.joins.local.similarity.spaces import space_of
+from lsmstate.joins.local.similarity.spaces import Space, space_of
 from lsmstate.joins.local.similarity.stretches import Groups, Known, Stretches, pairs_of
 from lsmstate.joins.local.similarity.vectors import arrived
 from lsmstate.joins.protocols import Batch, Context, Role
@@ -47,7 +49,7 @@ Mask = npt.NDArray[np.bool_]
 
 #: Counters: pairs that were compared, pairs that were then computed in float64, those that are
 #: close, pairs that are close by the triangle inequality and so were not compared, distances from
-#: pivots or centroids, and rows that can match nothing.
+#: pivots or centroids, rows that can match nothing, and rows that were left out.
 COUNTERS: Final = (
     "compared_pairs",
     "candidate_pairs",
@@ -55,6 +57,7 @@ COUNTERS: Final = (
     "certain_pairs",
     "pivot_distances",
     "ignored_vectors",
+    "malformed_vectors",
 )
 #: Rows that look for partners at once: stored rows are read once for all of them.
 SLICE_ROWS: Final = 4096
@@ -80,6 +83,8 @@ class SimilarityJoin(KeepsAllRows):
         #: Rows that came before this object was made, on Spark before this micro-batch.
         self._before = self._fact(_ARRIVED) or 0
         self._arrived = self._before
+        #: With ``malformed="side"``: the rows of the last batch that hold no vector of the join.
+        self.malformed_rows: pa.RecordBatch | None = None
         self._codecs = {name: RowCodec(schema) for name, schema in spec.streams.items()}
         first, last = self._names[0], self._names[-1]
         sides = [spec.streams[first], spec.streams[last]]
@@ -113,10 +118,15 @@ class SimilarityJoin(KeepsAllRows):
     def _know(self, dimension: int | None) -> None:
         self._dimension = dimension
         self._measure: Measure = measure_of(self._spec, dimension)
+        #: The space of a function of the user's, if pairs are found by its promise.
+        self._promised: FunctionSpace | None = None
+        if isinstance(self._measure, UserMeasure) and self._spec.algorithm != "tiles":
+            self._promised = FunctionSpace(self._measure.function, self._spec.threshold)
         self._index = self._index_of(dimension)
 
     def _index_of(self, dimension: int | None) -> Index:
-        spec, store, space = self._spec, self._store, space_of(self._spec)
+        spec, store = self._spec, self._store
+        space: Space | None = space_of(spec) or self._promised
         if has_keys(spec):
             return Keyed(spec, store, self._arrived)
         if space is not None and spec.algorithm == "s3j" and (dimension or 0) > 0:
@@ -133,7 +143,8 @@ class SimilarityJoin(KeepsAllRows):
 
         Raises:
             InvalidArgumentError: The columns do not fit, a vector has another dimension or a null
-                component, or earlier results are not read. Nothing is stored.
+                component and such batches are refused, or earlier results are not read. Nothing is
+                stored.
         """
         stream = batch.stream
         spec = self._spec
@@ -147,10 +158,21 @@ class SimilarityJoin(KeepsAllRows):
         found = arrived(spec, stream, rows, self._dimension)
         if self._dimension is None and found.dimension is not None:
             self._know(found.dimension)
+        is_stored = batch.role != Role.PROBE
+        self.malformed_rows = None
+        if spec.malformed == "side":
+            self.malformed_rows = rows.filter(pa.array(found.is_malformed))
+        if found.is_malformed.any():
+            kept = pa.array(~found.is_malformed)
+            rows, keys = rows.filter(kept), keys.filter(kept) if keys.num_columns else keys
+            if is_stored:
+                self._counts["malformed_vectors"] += int(found.is_malformed.sum())
+            found = found.kept()
         usable = found.is_usable.copy()
         for column in keys.columns:
             usable &= column.is_valid().to_numpy(zero_copy_only=False)
-        is_stored = batch.role != Role.PROBE
+        if self._promised is not None and usable.any():
+            self._check_promise(self._promised, stream, rows, usable)
         mine = Queries(rows, usable)
         if not usable.all():
             mine.cut(keys)
@@ -160,9 +182,25 @@ class SimilarityJoin(KeepsAllRows):
             self._counts["ignored_vectors"] += int((~found.is_usable).sum())
             mine.arrivals = self._arrived + np.arange(mine.rows.num_rows)
             self._append(stream, mine)
-        pieces = self._alone(stream, mine) if spec.is_anti else self._pairs(stream, mine)
-        self._unfinished = Results(pieces, schema=spec.output_schema)
+        if spec.is_anti:
+            self._unfinished = Results(self._alone(stream, mine), schema=spec.output_schema)
+        else:
+            picks = self._pairs(stream, mine)
+            made = (
+                piece
+                for picked in picks
+                for piece in picked.made(self._gatherer, self._piece_bytes)
+            )
+            self._unfinished = Results(made, picks, spec.output_schema)
         return self._unfinished
+
+    def _check_promise(
+        self, space: FunctionSpace, stream: str, rows: pa.RecordBatch, usable: Mask
+    ) -> None:
+        """Look at some of the rows before they are stored."""
+        places = np.flatnonzero(usable)
+        some = places[:: max(1, len(places) // SLICE_ROWS)]
+        space.check(self._values(stream, rows.take(pa.array(some))))
 
     def _append(self, stream: str, mine: "Queries") -> None:
         count = mine.rows.num_rows
@@ -191,8 +229,8 @@ class SimilarityJoin(KeepsAllRows):
     def _values(self, stream: str, rows: pa.RecordBatch) -> Any:
         return self._measure.values(rows.column(self._spec.columns[stream]))
 
-    def _pairs(self, stream: str, mine: "Queries") -> Iterator[pa.RecordBatch]:
-        """The results of rows, in bounded pieces."""
+    def _pairs(self, stream: str, mine: "Queries") -> Iterator[Picked]:
+        """The results of rows as picks of them and of stored ones."""
         first = self._names[0]
         for part in mine.slices(self._piece_bytes):
             sizes = row_sizes(part.rows)
@@ -208,7 +246,7 @@ class SimilarityJoin(KeepsAllRows):
                     batches.append(pa.RecordBatch.from_arrays([distances], schema=_DISTANCES))
                     picked.append(np.arange(len(places)))
                     size = size + 8
-                yield from Picked(batches, picked, size).made(self._gatherer, self._piece_bytes)
+                yield Picked(batches, picked, size)
 
     def _alone(self, stream: str, mine: "Queries") -> Iterator[pa.RecordBatch]:
         """The rows that have no close row before them."""

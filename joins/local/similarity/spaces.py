@@ -5,7 +5,7 @@ do places on the earth.
 """
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -20,15 +20,40 @@ _ROOM: Final = 1e-9
 _CHORDS: Final = ("cosine", "angular", "haversine")
 
 
+class Space(Protocol):
+    """Points, and distances that obey the triangle inequality."""
+
+    @property
+    def reach(self) -> float:
+        """How far apart in this space the points of a pair are at most."""
+        ...
+
+    @property
+    def sure(self) -> float:
+        """Points at most so far apart in this space are a pair; negative: it is known of none."""
+        ...
+
+    def points(self, values: Matrix) -> Matrix:
+        """Vectors as points, of float64."""
+        ...
+
+    def distances(self, points: Matrix, pivots: Matrix) -> npt.NDArray[np.float64]:
+        """Of each point from each pivot, to within ``slack``."""
+        ...
+
+    def slack(self, longest: float, width: int) -> float:
+        """How far ``distances`` may be off, for points of this length at most. To be asked after
+        them."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
-class Space:
-    """Points of one metric; made by ``space_of``."""
+class VectorSpace:
+    """Points of a metric of vectors; made by ``space_of``. See ``Space``."""
 
     metric: str
     reach: float
-    """How far apart in this space the points of a pair are at most."""
     sure: float
-    """Points at most so far apart in this space are a pair; negative: it is known of none."""
 
     @property
     def is_euclidean(self) -> bool:
@@ -63,12 +88,12 @@ class Space:
         return float(np.sqrt((width + 8) * 2.0**-50)) * longest
 
 
-def space_of(spec: SimilaritySpec) -> Space | None:
-    """The space of a spec's metric; None: it has none."""
+def space_of(spec: SimilaritySpec) -> VectorSpace | None:
+    """The space of a spec's metric; None: it is none of vectors that is known here."""
     threshold = spec.threshold
     if spec.metric == "haversine":
         reach = chord(threshold)
-        return Space(spec.metric, reach, reach * (1 - 4 * _ROOM) - 4e-12)
+        return VectorSpace(spec.metric, reach, reach * (1 - 4 * _ROOM) - 4e-12)
     if spec.metric == "cosine":
         length = float(np.sqrt(2 * min(threshold, 2.0)))
     elif spec.metric == "angular":
@@ -76,8 +101,8 @@ def space_of(spec: SimilaritySpec) -> Space | None:
     else:
         sure = threshold * (1 - _ROOM)
         is_one = spec.metric in VECTOR_METRICS
-        return Space(spec.metric, threshold * (1 + _ROOM), sure) if is_one else None
-    return Space(spec.metric, length * (1 + _ROOM) + 1e-7, length * (1 - _ROOM) - 1e-7)
+        return VectorSpace(spec.metric, threshold * (1 + _ROOM), sure) if is_one else None
+    return VectorSpace(spec.metric, length * (1 + _ROOM) + 1e-7, length * (1 - _ROOM) - 1e-7)
 
 
 def longest(points: Matrix) -> float:

@@ -10,9 +10,10 @@ import pyarrow.compute as pc
 
 from lsmstate.cython_ext.distances.exact import squared_norms
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.joins.specs.similarity import JACCARD, LEVENSHTEIN, SimilaritySpec
+from lsmstate.joins.specs.similarity import LEVENSHTEIN, SimilaritySpec
 
 Mask = npt.NDArray[np.bool_]
+Numbers = npt.NDArray[np.int64]
 #: Vectors as rows, of float32 or float64.
 Matrix = npt.NDArray[Any]
 
@@ -24,9 +25,16 @@ class Arrived:
     """The compared column of rows that arrive."""
 
     is_usable: Mask
-    """Rows that can match: not null, finite, and not zero under an angle."""
+    """Rows that can match: well formed, not null, finite, and not zero under an angle."""
+    is_malformed: Mask
+    """Rows whose list holds a null, or has another length than the vectors of the join."""
     dimension: int | None
     """Of its vectors; None: there are none, or they are no vectors."""
+
+    def kept(self) -> "Arrived":
+        """Without malformed rows."""
+        kept = ~self.is_malformed
+        return Arrived(self.is_usable[kept], self.is_malformed[kept], self.dimension)
 
 
 def vector_type(spec: SimilaritySpec) -> np.dtype[Any]:
@@ -46,35 +54,65 @@ def arrived(spec: SimilaritySpec, stream: str, rows: pa.RecordBatch, known: int 
         known: The dimension of vectors that came before; None: none came.
 
     Raises:
-        InvalidArgumentError: A vector has another dimension, or a null component.
+        InvalidArgumentError: A vector has another dimension, or a null component, and the spec
+            refuses such batches.
     """
     column = rows.column(spec.columns[stream])
     is_there = column.is_valid().to_numpy(zero_copy_only=False)
-    where = f"process({stream!r}): column {spec.columns[stream]!r}"
     if spec.metric == LEVENSHTEIN:
-        return Arrived(is_there, None)
-    if spec.metric == JACCARD:
-        _check_elements(column, where)
-        return Arrived(is_there, None)
-    if not is_there.any():
-        return Arrived(is_there, None)
-    present = column if is_there.all() else column.drop_null()
-    _check_elements(present, where)
-    if known is None:
-        known = _first_length(present)
-    if spec.metric == "haversine" and known != 2:
+        return Arrived(is_there, ~is_there & is_there, None)
+    lengths = _lengths(column)
+    holds_null = _holding_nulls(column, np.where(is_there, lengths, 0))
+    is_malformed = holds_null
+    if spec.compares_vectors:
+        if known is None:
+            known = spec.known_dimension
+        if known is None:
+            whole = np.flatnonzero(is_there & ~holds_null)
+            known = int(lengths[whole[0]]) if len(whole) else None
+        if known is not None:
+            is_malformed = holds_null | (is_there & (lengths != known))
+    if is_malformed.any() and spec.malformed == "refuse":
+        at = int(is_malformed.argmax())
+        fault = "holds a null" if holds_null[at] else _of_another(spec, int(lengths[at]), known)
         raise InvalidArgumentError(
-            f"{where}: a vector has {known} components, and haversine compares "
-            "[longitude, latitude]; give two numbers, in degrees"
+            f"process({stream!r}): column {spec.columns[stream]!r}: the list of row {at} {fault}; "
+            'correct it, or leave such rows out by malformed="skip"'
         )
-    _check_lengths(present, known, where)
-    found = matrix(present, known, np.dtype(np.float64))
-    good = np.isfinite(found).all(axis=1)
-    if spec.metric in _ANGLES:
-        good &= (found != 0).any(axis=1)
-    usable = is_there.copy()
-    usable[is_there] = good
-    return Arrived(usable, known)
+    usable = is_there & ~is_malformed
+    if spec.compares_vectors and known is not None and usable.any():
+        good = column if usable.all() else column.filter(pa.array(usable))
+        found = matrix(good, known, np.dtype(np.float64))
+        can_match = np.isfinite(found).all(axis=1)
+        if spec.metric in _ANGLES:
+            can_match &= (found != 0).any(axis=1)
+        usable[usable] = can_match
+    return Arrived(usable, is_malformed, known)
+
+
+def _of_another(spec: SimilaritySpec, length: int, known: int | None) -> str:
+    if spec.metric == "haversine":
+        return f"has {length} components, and haversine compares [longitude, latitude]"
+    which = "the first vector has" if spec.dimension is None else "dimension says"
+    return f"has {length} components, and {which} {known}"
+
+
+def _lengths(column: pa.Array) -> Numbers:
+    """The length of each list; of a null any."""
+    if pa.types.is_fixed_size_list(column.type):
+        return np.full(len(column), column.type.list_size, np.int64)
+    found = pc.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False)
+    return np.asarray(found, np.int64)
+
+
+def _holding_nulls(column: pa.Array, lengths: Numbers) -> Mask:
+    """Which lists hold a null. ``lengths``: of each list, 0 of a null."""
+    found = np.zeros(len(column), np.bool_)
+    values = column.flatten()  # without those of lists that are null
+    if values.null_count:
+        nulls = values.is_null().to_numpy(zero_copy_only=False)
+        found[np.repeat(np.arange(len(column)), lengths)[nulls]] = True
+    return found
 
 
 def matrix(column: pa.Array, dimension: int, kind: np.dtype[Any]) -> Matrix:
@@ -82,35 +120,6 @@ def matrix(column: pa.Array, dimension: int, kind: np.dtype[Any]) -> Matrix:
     values = column.flatten()
     found = values.to_numpy(zero_copy_only=False).astype(kind, copy=False)
     return np.ascontiguousarray(found.reshape(len(column), dimension))
-
-
-def _check_elements(column: pa.Array, where: str) -> None:
-    values = column.flatten()
-    if values.null_count:
-        lists = column.to_pylist()
-        at = next(i for i, each in enumerate(lists) if each is not None and None in each)
-        raise InvalidArgumentError(
-            f"{where}: the list of row {at} holds a null; leave such rows out, or give a value"
-        )
-
-
-def _first_length(column: pa.Array) -> int:
-    if pa.types.is_fixed_size_list(column.type):
-        return int(column.type.list_size)
-    return int(pc.list_value_length(column.slice(0, 1))[0].as_py())
-
-
-def _check_lengths(column: pa.Array, known: int, where: str) -> None:
-    if pa.types.is_fixed_size_list(column.type):
-        others = np.full(len(column), column.type.list_size) != known
-    else:
-        others = pc.list_value_length(column).to_numpy(zero_copy_only=False) != known
-    if others.any():
-        at = int(np.flatnonzero(others)[0])
-        raise InvalidArgumentError(
-            f"{where}: a vector has {len(column[at])} components, and the first one had {known}; "
-            "all vectors of a join have one dimension: leave the others out"
-        )
 
 
 def norms(vectors: Matrix) -> npt.NDArray[np.float64]:

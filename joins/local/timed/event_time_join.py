@@ -77,6 +77,12 @@ class EventTimeJoin:
             self._forget(self.watermark_us)  # perhaps it was broken off
 
     @property
+    def malformed_rows(self) -> pa.RecordBatch | None:
+        """Those that the local join keeps aside, if it does."""
+        found: pa.RecordBatch | None = getattr(self._joined, "malformed_rows", None)
+        return found
+
+    @property
     def counts(self) -> Mapping[str, int]:
         """Those of the local join, which late rows do not reach, and ``late_rows``."""
         return {**self._joined.counts, LATE_ROWS: self._late_count}

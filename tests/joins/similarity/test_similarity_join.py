@@ -10,6 +10,7 @@ import pytest
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.join import State, Time, similarity_join
+from lsmstate.joins.local.similarity.generated_keys import EditKeys
 from lsmstate.joins.specs.similarity import VECTOR_METRICS
 from support.similar_cases import SimilarCase, all_distances, parts, threshold_of
 
@@ -104,8 +105,8 @@ def test_anti_keeps_the_first_of_close_rows() -> None:
 @pytest.mark.parametrize(
     ("vectors", "words"),
     [
-        ([[1, 2], [1, 2, 3]], "a vector has 3 components, and the first one had 2"),
-        ([[1, 2], [None, 2]], "the list of row 1 holds a null"),
+        ([[1, 2], [1, 2, 3]], "list of row 1 has 3 components, and the first vector has 2"),
+        ([[1, 2], None, [None, 2]], "the list of row 2 holds a null"),
     ],
 )
 def test_a_batch_that_does_not_fit_stores_nothing(vectors: Any, words: str) -> None:
@@ -113,13 +114,129 @@ def test_a_batch_that_does_not_fit_stores_nothing(vectors: Any, words: str) -> N
         with pytest.raises(InvalidArgumentError, match=words):
             join.process("a", batch(vectors))
         assert not list(join.process("a", batch([[1, 2, 3]])))
-        with pytest.raises(InvalidArgumentError, match="has 2 components, and the first one had 3"):
+        with pytest.raises(InvalidArgumentError, match="2 components, and the first vector has 3"):
             join.process("a", batch([[1, 2]]))
         assert len(list(join.process("a", batch([[1, 2, 3]], 5)).rows())) == 1
 
 
+@pytest.mark.parametrize("malformed", ["skip", "side"])
+@pytest.mark.parametrize("how", ["inner", "anti"])
+@pytest.mark.parametrize("kind", [pa.list_(pa.float32()), pa.list_(pa.int32())])
+def test_malformed_rows_are_left_out(malformed: Any, how: Any, kind: Any, tmp_path: Path) -> None:
+    """Also in windows, where a wrapper stands around the join, and after a restart."""
+    schema = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us")), ("v", kind)])
+    metric: Any = {"metric": "l2", "threshold": 1}
+    if kind.value_type == pa.int32():
+        metric = {"metric": "jaccard", "threshold": 0.5}
+    given = [
+        [[None, 1], None, [1, 2], [1, 2, 3], [1, 2]],
+        [[1, 2], [4], [None]],
+    ]
+    found, aside = [], []
+    for number, vectors in enumerate(given):
+        with similarity_join(
+            {"a": schema}, "a.v ~ b.v", malformed=malformed, how=how, **metric,
+            time=Time(event_time={"a": "at"}, window="1 hour"),
+            state=State(state_dir=str(tmp_path)),
+        ) as join:  # fmt: skip
+            rows = [
+                {"id": 10 * number + at, "at": 1000 * at, "v": v} for at, v in enumerate(vectors)
+            ]
+            found += list(join.process("a", pa.Table.from_pylist(rows, schema)).rows())
+            if malformed == "side":
+                assert join.malformed_rows is not None
+                aside += join.malformed_rows["id"].to_pylist()
+            left_out = [1, 1] if metric["metric"] == "jaccard" else [2, 2]
+            assert join.counts["malformed_vectors"] == left_out[number]
+            join.commit()
+    if metric["metric"] == "jaccard":
+        pairs = {(2, 3), (2, 4), (3, 4), (2, 10), (3, 10), (4, 10)}
+        alone = [1, 2, 11]
+    else:
+        pairs = {(2, 4), (2, 10), (4, 10)}
+        alone = [1, 2]
+    if how == "anti":
+        assert [row["id"] for row in found] == alone
+    else:
+        assert {(row["a_id"], row["b_id"]) for row in found} == pairs
+        assert len(found) == len(pairs)
+    if malformed == "side":
+        assert aside == ([0, 12] if metric["metric"] == "jaccard" else [0, 3, 11, 12])
+
+
+def test_the_dimension_may_be_said_first() -> None:
+    with similarity_join(
+        {"a": ID}, "a.v ~ b.v", metric="l2", threshold=1, dimension=2, malformed="side"
+    ) as join:
+        assert not list(join.process("a", batch([[1, 2, 3], [1, 2]])))
+        assert join.malformed_rows is not None
+        assert join.malformed_rows["id"].to_pylist() == [0]
+        assert len(list(join.process("a", batch([[1, 2]], 5)).rows())) == 1
+
+
 def manhattan_by_hand(a: Any, b: Any) -> Any:
     return np.abs(a - b).sum(axis=1)
+
+
+def squared(a: Any, b: Any) -> Any:
+    return ((a - b) ** 2).sum(axis=1)
+
+
+def one_way(a: Any, b: Any) -> Any:
+    return np.maximum(a - b, 0).sum(axis=1)
+
+
+def away(a: Any, b: Any) -> Any:
+    return np.abs(a - b).sum(axis=1) + 1
+
+
+def below_zero(a: Any, b: Any) -> Any:
+    return -np.abs(a - b).sum(axis=1)
+
+
+@pytest.mark.parametrize(
+    ("metric", "words"),
+    [
+        (squared, "breaks the triangle inequality: the distance of"),
+        (one_way, "is not the same in both directions"),
+        (away, "is not 0 of equal vectors"),
+        (below_zero, "gives no distance"),
+    ],
+)
+def test_a_function_that_is_no_metric_is_refused_before_rows_are_stored(
+    metric: Any, words: str
+) -> None:
+    rng = np.random.default_rng(1)
+    points = rng.integers(0, 5, (50, 3)).tolist()
+    with similarity_join({"a": ID}, "a.v ~ b.v", metric=metric, threshold=3) as join:
+        with pytest.raises(InvalidArgumentError, match=words) as refusal:
+            join.process("a", batch(points))
+        assert f"{metric.__name__}' " in str(refusal.value)
+        assert "algorithm='tiles'" in str(refusal.value)
+    with similarity_join(
+        {"a": ID}, "a.v ~ b.v", metric=metric, threshold=3, algorithm="tiles"
+    ) as join:
+        assert list(join.process("a", batch(points)))
+
+
+@pytest.mark.parametrize("algorithm", ["auto", "pivots", "s3j"])
+def test_pivots_lie_in_the_space_of_a_function(algorithm: Any) -> None:
+    rng = np.random.default_rng(2)
+    centres = rng.uniform(-50, 50, (30, 6))
+    points = (centres[rng.integers(0, 30, 1500)] + rng.normal(0, 0.3, (1500, 6))).astype("f4")
+    counts, answers = [], []
+    for kind in (algorithm, "tiles"):
+        with similarity_join(
+            {"a": ID}, "a.v ~ b.v", metric=manhattan_by_hand, threshold=1.0, algorithm=kind
+        ) as join:
+            found = []
+            for first in range(0, 1500, 500):
+                some = points[first : first + 500].tolist()
+                found += found_pairs(join.process("a", batch(some, first)))
+            answers.append(sorted(found))
+            counts.append(join.counts["compared_pairs"] + join.counts["pivot_distances"])
+    assert answers[0] == answers[1] != []
+    assert algorithm == "s3j" or counts[0] < counts[1] / 3  # whose worksets are many here
 
 
 def test_a_metric_of_the_users_is_a_function() -> None:
@@ -155,6 +272,11 @@ def test_the_euclidean_distance_has_two_names() -> None:
         ({"metric": "jaccard", "threshold": 1}, "at a Jaccard distance of 1 any two sets match"),
         ({"metric": "levenshtein"}, "levenshtein compares texts"),
         ({"by": "tenant"}, "there is no column 'tenant'"),
+        ({"dimension": 0}, "give the number of components of a vector"),
+        ({"metric": "haversine", "dimension": 3}, "which are two numbers; leave it out"),
+        ({"metric": "jaccard", "dimension": 3, "threshold": 0}, "compares no vectors"),
+        ({"malformed": "sid"}, "malformed='sid' is unknown; did you mean 'side'"),
+        ({"metric": manhattan_by_hand, "algorithm": "grid"}, "does not find pairs by metric="),
     ],
 )
 def test_what_does_not_fit_is_refused(changes: dict[str, Any], words: str) -> None:
@@ -319,3 +441,24 @@ def test_texts_are_those_of_brute_force(algorithm: Any, most: int) -> None:
     expected = {pair: float(found) for pair, found in pairs.items() if found <= most}
     assert {(a, b): distance for a, b, distance in found} == expected
     assert len(found) == len(expected)
+
+
+@pytest.mark.parametrize("most", range(6))
+def test_texts_within_some_edits_share_a_key(most: int) -> None:
+    """Of one letter, so that segments stand in many places, and of more than 16 bits."""
+    rng = random.Random(most)
+    keys = EditKeys(most)
+    for letters in ("ab", "a😀é", "abcdefghij"):
+        for _ in range(60):
+            stored = "".join(rng.choices(letters, k=rng.randrange(40)))
+            asked = stored
+            for _ in range(rng.randrange(most + 1)):
+                place = rng.randrange(len(asked) + 1)
+                asked = (
+                    asked[:place] + rng.choice(["", *letters]) + asked[place + rng.randrange(2) :]
+                )
+            (_, one), (_, other) = keys.stored([stored]), keys.asked([asked])
+            assert set(one.tolist()) & set(other.tolist()), (stored, asked)
+    owners, found = keys.stored(["aaaa", "", "abc" * 30])
+    assert sorted(set(owners.tolist())) == [0, 1, 2]
+    assert len(set(zip(owners.tolist(), found.tolist(), strict=True))) == len(found)

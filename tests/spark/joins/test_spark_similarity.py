@@ -10,7 +10,15 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from lsmstate.spark import Skew, State, metrics_of, similarity_join
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.spark import (
+    QueryState,
+    Skew,
+    State,
+    explain_join,
+    metrics_of,
+    similarity_join,
+)
 from support.similar_cases import all_distances
 from support.spark_streams import FileStream, run_to_end
 
@@ -23,6 +31,12 @@ def points(rng: np.random.Generator, first: int, count: int) -> pa.Table:
     vectors = rng.integers(0, 4, (count, 3)).astype(np.float32)
     columns = [range(first, first + count), rng.integers(0, 2, count), list(vectors)]
     return pa.table([list(columns[0]), *columns[1:]], schema=SCHEMA)
+
+
+def malformed(first: int) -> pa.Table:
+    """One vector of another dimension, and one with a null."""
+    columns = [[first, first + 1], [0, 1], [[1, 2], [1, None, 2]]]
+    return pa.table(columns, schema=SCHEMA)
 
 
 def expected(a: pa.Table, b: pa.Table | None, *, by: bool) -> set[tuple[int, int]]:
@@ -49,7 +63,8 @@ def test_pairs_are_those_of_brute_force_through_a_restart(
     for start in range(2):  # the second one is a restart
         for name, source in sources.items():
             tables = [points(rng, 1000 * start + 100 * k, 40) for k in range(2)]
-            source.add(*tables)
+            bad = malformed(10_000 * (start + 1))
+            source.add(pa.concat_tables([bad, tables[0]]), *tables[1:])
             fed[name] += tables
         joined = similarity_join(
             {name: source.read(spark) for name, source in sources.items()},
@@ -57,6 +72,8 @@ def test_pairs_are_those_of_brute_force_through_a_restart(
             metric="l2",
             threshold=float(np.sqrt(2)),
             by="tenant" if by else (),
+            dimension=3,
+            malformed="side",
             state=State(memory="16m", buckets=4),
         )
         query = run_to_end(joined, tmp_path / "checkpoint", tmp_path / "out")
@@ -75,6 +92,17 @@ def test_pairs_are_those_of_brute_force_through_a_restart(
             assert row["distance"] == float(
                 np.sqrt(((np.array(row["a_v"]) - np.array(row["b_v"])) ** 2).sum())
             )
+        state = QueryState.open(str(tmp_path / "checkpoint"))
+        for name in names:
+            aside = state.stream(f"{name} (malformed)")
+            kept = [r for n in state.pointers for p in state.rows(n, aside) for r in p.to_pylist()]
+            wanted = [10_000 * k + at for k in range(1, start + 2) for at in (0, 1)]
+            assert sorted(row["id"] for row in kept) == wanted
+    with pytest.raises(InvalidArgumentError, match="say which one counts, as in dimension=384"):
+        similarity_join(
+            {name: source.read(spark) for name, source in sources.items()},
+            "a.v ~ b.v", metric="l2", threshold=1, malformed="skip",
+        )  # fmt: skip
 
 
 @pytest.mark.spark
@@ -134,7 +162,7 @@ def test_worksets_follow_rows_that_move_and_lose_no_pair(
 def test_distances_are_conditions(
     spark: Any, tmp_path: Path, condition: str, is_index: bool
 ) -> None:
-    from lsmstate.spark import explain_join, multiway_join
+    from lsmstate.spark import multiway_join
 
     rng = np.random.default_rng(3)
     sources, fed = {}, {}

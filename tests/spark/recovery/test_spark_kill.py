@@ -123,7 +123,10 @@ class Killer:
 
 @pytest.mark.parametrize(
     ("provider", "joined"),
-    [*((each, "keys") for each in PROVIDERS), ("hdfs", "range"), ("hdfs", "documents")],
+    [
+        *((each, "keys") for each in PROVIDERS),
+        *(("hdfs", joined) for joined in ("range", "documents", "similarity")),
+    ],
 )
 def test_whatever_is_killed_nothing_is_lost_and_nothing_doubled(
     provider: str, joined: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
