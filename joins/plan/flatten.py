@@ -3,7 +3,7 @@
 - A condition on one input goes to that input.
 - An equality of two inputs goes to a key class.
 - Where key classes do not link all inputs, other conditions on several inputs belong to the join,
-  if it can evaluate them (``known_condition``).
+  if it can evaluate them (``known_condition``); also where two inputs are joined by a distance.
 - All else (other comparisons, ``<=>``, volatile parts, subqueries) becomes a filter above.
 """
 
@@ -32,7 +32,7 @@ from lsmstate.joins.plan.join_tree import (
     Project,
     filtered,
 )
-from lsmstate.joins.plan.known_condition import is_known
+from lsmstate.joins.plan.known_condition import bounds_distance, is_known
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,8 @@ class FlatGroup:
     leaves: tuple[Node, ...]
     keys: tuple[KeyClass, ...]
     conditions: tuple[Expression, ...]
-    """On several leaves, of the join itself; none where key classes link all leaves."""
+    """On several leaves, of the join itself. Where key classes link all leaves there are none,
+    unless the join is by a distance beside."""
     leaf_filters: tuple[Expression | None, ...]
     above: Expression | None
     """Applied to the combinations."""
@@ -87,7 +88,10 @@ def flatten(
         values,
         tuple(gathering.spans),
     )
-    return flat if flat.unlinked_join() is None else _with_conditions(flat, handed_out.above)
+    is_linked = flat.unlinked_join() is None
+    if is_linked and not (len(flat.leaves) == 2 and any(map(bounds_distance, handed_out.above))):
+        return flat
+    return _with_conditions(flat, handed_out.above)
 
 
 def _with_conditions(flat: FlatGroup, above: list[Expression]) -> FlatGroup:

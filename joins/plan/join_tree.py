@@ -161,7 +161,8 @@ class MultiJoin:
     group: int
     """Which group of the plan it stands for, counted from 1."""
     conditions: tuple[Expression, ...] = ()
-    """On columns of several inputs; none where key classes link all inputs."""
+    """On columns of several inputs; none where key classes link all inputs, unless two inputs are
+    joined by a distance beside."""
     is_linked: bool = True
     """Whether key classes link all inputs."""
 

@@ -56,6 +56,23 @@ def is_known(condition: Expression, places: Mapping[Column, int]) -> bool:
     return prepared(condition, places, lambda _, __: Column("computed")) is not None
 
 
+def bounds_distance(condition: Expression) -> bool:
+    """Whether it compares the distance of two columns, so that an index may find its pairs."""
+    match condition:
+        case Comparison(left, "<" | "<=" | ">" | ">=", right):
+            return any(
+                isinstance(side, Opaque) and _kind(_inside(side)) in _DISTANCES
+                for side in (left, right)
+            )
+    return False
+
+
+def _inside(side: Opaque) -> Opaque:
+    """What a cast that widens is of."""
+    inner = side.arguments[0] if side.widens else side
+    return inner if isinstance(inner, Opaque) else side
+
+
 def prepared(
     condition: Expression, places: Mapping[Column, int], make: MakesColumn
 ) -> Expression | None:

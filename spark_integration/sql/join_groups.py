@@ -66,7 +66,7 @@ def joined_groups(
 ) -> DataFrame:
     """Join several groups in one operator, as ``join_together`` does. Arguments and errors are
     those of ``joined_frames``, with the frames of each group."""
-    if not all(multi_join.is_linked for multi_join in groups):
+    if not all(join.is_linked and not join.conditions for join in groups):
         raise UnfitInputError(
             "one operator serves several groups of joins only if equalities link their inputs"
         )

@@ -73,7 +73,7 @@ class Ranking(NamedTuple):
         order = np.argsort(found[0])
         return cls(found[0][order], found[1][order])
 
-    def count(self, members: Numbers) -> Numbers:
+    def seen(self, members: Numbers) -> Numbers:
         """How often each was seen; 0: it is not known."""
         if not len(self.members):
             return np.zeros(len(members), np.int64)
@@ -117,7 +117,7 @@ class SetKeys:
         empty = np.flatnonzero(sizes == 0)
         whose, keys = [empty], [np.full(len(empty), _EMPTY, np.int64)]
         for ranking in rankings:
-            counts = self.rankings[ranking].count(members)
+            counts = self.rankings[ranking].seen(members)
             order = np.lexsort((members, counts, owners))[is_first]
             whose.append(owners[order])
             mixer = np.int64(_signed(ranking * _GOLDEN & ((1 << 64) - 1)))

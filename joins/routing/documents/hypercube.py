@@ -142,11 +142,11 @@ def chosen_split(documents: Documents, buckets: int) -> dict[Dimension, int]:
                 cells = _cells(list(some.values()), list(shares), has_any)
                 cost = Quality.of_cells(cells, buckets).cost(buckets)
                 if cost < found[0] - 1e-9:
-                    split = {(names[at],): share for at, share in zip(chosen, shares, strict=True)}
-                    found = (cost, count, split)
+                    dimensions: list[Dimension] = [(names[at],) for at in chosen]
+                    found = (cost, count, dict(zip(dimensions, shares, strict=True)))
     cost, _, split = found
-    starts = [] if not names else [split, {(names[0],): buckets}]
-    for start in starts:
+    alone: dict[Dimension, int] = {} if not names else {(names[0],): buckets}
+    for start in (split, alone):
         widened, less = _widened(documents, start, names, buckets)
         if less < (1 - _GAIN) * cost:
             split, cost = widened, less
