@@ -75,6 +75,9 @@ RANKINGS: Final = StreamSchema(
 )
 #: A generated key.
 KEY: Final = "@key"
+#: Beside a key of a set: how many members the set has, and how many of them stand before the key's.
+SIZE: Final = "@size"
+PLACE: Final = "@place"
 #: Of each pivot the least and the greatest distance of the rows of its workset, nearer to its
 #: companion and beyond, and their last event time.
 REACHES: Final = StreamSchema(
@@ -345,6 +348,8 @@ def keys_name(stream: str) -> str:
 def keys_stream(spec: SimilaritySpec, stream: str) -> StreamSchema:
     """The stream of generated keys of a stream's rows: which rows lie under each."""
     rows = pa.schema([(HOME, pa.int64())])
+    if spec.metric == JACCARD:
+        rows = rows.append(pa.field(SIZE, pa.int64())).append(pa.field(PLACE, pa.int64()))
     if spec.event_time is not None:
         rows = rows.append(spec.streams[stream].field(spec.event_time.columns[stream]))
     return StreamSchema(keys_name(stream), pa.schema([*spec.key_schema, (KEY, pa.int64())]), rows)

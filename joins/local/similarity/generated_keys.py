@@ -6,6 +6,7 @@
   al., *Pass-Join*, VLDB 2011).
 - Sets whose Jaccard similarity is at least s share one of the |x| - ceil(s|x|) + 1 rarest members,
   in any fixed order of members (Bayardo et al., *Scaling up all pairs similarity search*, 2007).
+  How many members stand behind it bounds how many more they share (Xiao et al., *PPJoin*, 2008).
 """
 
 import math
@@ -20,8 +21,6 @@ from lsmstate.cython_ext.base.compression import checksum
 from lsmstate.cython_ext.distances.edit_keys import edit_keys
 
 Numbers = npt.NDArray[np.int64]
-#: Beside each key the place of its text or set, and the key.
-Keys = tuple[Numbers, Numbers]
 
 #: Most keys of deletions of a text; a text with more has segments.
 MOST_DELETIONS: Final = 64
@@ -29,6 +28,18 @@ MOST_DELETIONS: Final = 64
 _EMPTY: Final = 0
 _SIGN: Final = 1 << 63
 _GOLDEN: Final = 0x9E3779B97F4A7C15
+
+
+class Keys(NamedTuple):
+    """Keys of texts or sets."""
+
+    owners: Numbers
+    """Beside each key the place of its text or set."""
+    keys: Numbers
+    sizes: Numbers | None = None
+    """Of sets: how many members the set has."""
+    places: Numbers | None = None
+    """Of sets: how many of them stand before the key's."""
 
 
 class EditKeys:
@@ -53,7 +64,7 @@ class EditKeys:
         joined = "".join(texts).encode("utf-32-le", "surrogatepass")
         characters = np.frombuffer(joined, "<u4").astype(np.uint32, copy=False)
         ends = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)))
-        return edit_keys(characters, ends, self._edits, self._longest, is_stored)
+        return Keys(*edit_keys(characters, ends, self._edits, self._longest, is_stored))
 
 
 def _deletions(length: int, edits: int) -> int:
@@ -115,14 +126,26 @@ class SetKeys:
         within = np.arange(len(owners)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         is_first = within < np.maximum(most, 1)[owners]
         empty = np.flatnonzero(sizes == 0)
-        whose, keys = [empty], [np.full(len(empty), _EMPTY, np.int64)]
+        none = np.full(len(empty), 0, np.int64)
+        whose, keys, places = [empty], [none + _EMPTY], [none]
         for ranking in rankings:
             counts = self.rankings[ranking].seen(members)
             order = np.lexsort((members, counts, owners))[is_first]
             whose.append(owners[order])
             mixer = np.int64(_signed(ranking * _GOLDEN & ((1 << 64) - 1)))
             keys.append(members[order] ^ mixer)
-        return np.concatenate(whose), np.concatenate(keys)
+            places.append(within[is_first])
+        found = np.concatenate(whose)
+        return Keys(found, np.concatenate(keys), sizes[found], np.concatenate(places))
+
+    def may_match(
+        self, sizes: Numbers, places: Numbers, others: Numbers, other_places: Numbers
+    ) -> npt.NDArray[np.bool_]:
+        """Which pairs may be close that share a key: sizes of two sets, and its places there. True
+        for the first key that two close sets share."""
+        part = self._similarity / (1 + self._similarity)
+        needed = np.ceil(part * (sizes + others) - 1e-9)
+        return np.asarray(np.minimum(sizes - places, others - other_places) >= needed)
 
 
 def members_of(sets: pa.Array) -> tuple[Numbers, Numbers]:

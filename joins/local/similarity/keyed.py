@@ -7,14 +7,16 @@ import numpy as np
 import pyarrow as pa
 
 from lsmstate.cython_ext.keys.key_codec import KeyCodec
-from lsmstate.joins.local.similarity.generated_keys import EditKeys, Ranking, SetKeys
+from lsmstate.joins.local.similarity.generated_keys import EditKeys, Keys, Ranking, SetKeys
 from lsmstate.joins.local.similarity.homes import Homes, placed
 from lsmstate.joins.local.similarity.stretches import Groups, Numbers, Orders, Stretches
 from lsmstate.joins.specs.similarity import (
     HOME,
     KEY,
     LEVENSHTEIN,
+    PLACE,
     RANKINGS,
+    SIZE,
     SimilaritySpec,
     keys_stream,
 )
@@ -91,20 +93,23 @@ class Keyed:
         self, stream: str, values: Any, rows: pa.RecordBatch, keys: pa.RecordBatch, homes: Homes
     ) -> None:
         """Store the keys of rows."""
-        owners, numbers = self._keys_of(values, is_stored=True)
+        found = self._keys_of(values, is_stored=True)
+        owners = found.owners
         if not len(owners):
             return
-        under = self._under(keys, owners, numbers)
+        under = self._under(keys, owners, found.keys)
         schema = keys_stream(self._spec, stream).rows
         columns = [pa.array(homes[owners])]
-        columns += [rows.column(field.name).take(pa.array(owners)) for field in list(schema)[1:]]
+        columns += [pa.array(each, pa.int64()) for each in found[2:] if each is not None]
+        times = list(schema)[len(columns) :]
+        columns += [rows.column(field.name).take(pa.array(owners)) for field in times]
         stored = pa.RecordBatch.from_arrays(columns, schema=schema)
         self._store.append(keys_stream(self._spec, stream).name, stored, under)
 
-    def _keys_of(self, values: Any, *, is_stored: bool) -> tuple[Numbers, Numbers]:
-        """Rows, and beside each a key of its."""
+    def _keys_of(self, values: Any, *, is_stored: bool) -> Keys:
+        """The keys of rows."""
         make: Any = self._keys.stored if is_stored else self._keys.asked
-        found: tuple[Numbers, Numbers] = make(values.tolist() if self._is_text else values)
+        found: Keys = make(values.tolist() if self._is_text else values)
         return found
 
     def _under(self, keys: pa.RecordBatch, owners: Numbers, numbers: Numbers) -> pa.RecordBatch:
@@ -121,10 +126,11 @@ class Keyed:
         arrivals: Numbers | None,
     ) -> Iterator[tuple[Groups, Iterator[Stretches]]]:
         """The rows that share a key, each once for each arriving row."""
-        owners, numbers = self._keys_of(values, is_stored=False)
+        asked = self._keys_of(values, is_stored=False)
+        owners = asked.owners
         if not len(owners):
             return
-        encoded = self._codec.encode(self._under(keys, owners, numbers))
+        encoded = self._codec.encode(self._under(keys, owners, asked.keys))
         distinct, starts = encoded.distinct()
         of_key = np.empty(len(owners), np.int64)
         order = encoded.order.astype(np.int64)
@@ -137,24 +143,32 @@ class Keyed:
             wanted = (owners >= part.start) & (owners < part.stop) & (counts > 0)
             if not wanted.any():
                 continue
-            pairs = self._pairs(probe, owners[wanted], of_key[wanted], max_bytes)
-            yield self._fetched(stream, keys, pairs, max_bytes)
+            some = Keys(*(None if each is None else each[wanted] for each in asked))
+            pairs = self._pairs(probe, some, of_key[wanted], max_bytes)
+            if len(pairs[0]):
+                yield self._fetched(stream, keys, pairs, max_bytes)
 
     def _pairs(
-        self, probe: Any, owners: Numbers, of_key: Numbers, max_bytes: int
+        self, probe: Any, asked: Keys, of_key: Numbers, max_bytes: int
     ) -> tuple[Numbers, Numbers]:
         """Arriving rows, and beside each the number of a stored row: every pair once, by number."""
         order = np.argsort(of_key, kind="stable")
-        owners, of_key = owners[order], of_key[order]
-        who, homes = [], []
+        asked, of_key = Keys(*(None if e is None else e[order] for e in asked)), of_key[order]
+        who, homes = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
         for found in probe.fetch(np.unique(of_key), max_bytes):
             positions = np.asarray(found.positions)
             first = np.searchsorted(of_key, positions)
             sizes = np.searchsorted(of_key, positions, side="right") - first
             begins = np.cumsum(sizes) - sizes
             within = np.arange(int(sizes.sum())) - np.repeat(begins, sizes)
-            who.append(owners[np.repeat(first, sizes) + within])
-            homes.append(np.repeat(found.rows.column(HOME).to_numpy(), sizes))
+            at, stored = np.repeat(first, sizes) + within, np.repeat(np.arange(len(sizes)), sizes)
+            if isinstance(self._keys, SetKeys) and asked.sizes is not None:
+                assert asked.places is not None
+                theirs = [found.rows.column(name).to_numpy()[stored] for name in (SIZE, PLACE)]
+                near = self._keys.may_match(asked.sizes[at], asked.places[at], *theirs)
+                at, stored = at[near], stored[near]
+            who.append(asked.owners[at])
+            homes.append(found.rows.column(HOME).to_numpy()[stored])
         every, places = np.concatenate(homes), np.concatenate(who)
         order = np.lexsort((places, every))
         every, places = every[order], places[order]

@@ -280,11 +280,21 @@ class SetMeasure:
 
     def distances(self, a: pa.Array, a_places: Places, b: pa.Array, b_places: Places) -> Distances:
         """By the members in common."""
+        a, a_places = _used(a, a_places)
+        b, b_places = _used(b, b_places)
         (one, one_ends), (two, two_ends) = _codes(a, b)
         shared = exact.common(one, one_ends, a_places, two, two_ends, b_places)
         sizes = np.diff(one_ends)[a_places] + np.diff(two_ends)[b_places]
         union = sizes - shared
         return np.where(union == 0, 0.0, (union - shared) / np.maximum(union, 1))
+
+
+def _used(lists: pa.Array, places: Places) -> tuple[pa.Array, Places]:
+    """The lists without those that nothing names, if these are many."""
+    used, back = np.unique(places, return_inverse=True)
+    if 2 * len(used) > len(lists):
+        return lists, places
+    return lists.take(pa.array(used)), back.astype(np.int32)
 
 
 def _codes(a: pa.Array, b: pa.Array) -> list[tuple[Places, Places]]:
