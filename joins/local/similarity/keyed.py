@@ -155,7 +155,8 @@ class Keyed:
         order = np.argsort(of_key, kind="stable")
         asked, of_key = Keys(*(None if e is None else e[order] for e in asked)), of_key[order]
         who, homes = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-        for found in probe.fetch(np.unique(of_key), max_bytes):
+        distinct = of_key[np.flatnonzero(np.diff(of_key, prepend=-1))]
+        for found in probe.fetch(distinct, max_bytes):
             positions = np.asarray(found.positions)
             first = np.searchsorted(of_key, positions)
             sizes = np.searchsorted(of_key, positions, side="right") - first
