@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from lsmstate.cython_ext.documents.attribute_values import Documents
 from lsmstate.cython_ext.documents.document_index import DocumentIndex
+from lsmstate.joins.distinct import distinct
 from lsmstate.joins.document_reading import CELLS
 from lsmstate.joins.local.documents.adaptive_index import AdaptiveIndex
 from lsmstate.joins.local.documents.posting_keys import Units
@@ -174,7 +175,7 @@ class StoredWindow:
             last = int(np.searchsorted(often_at, often_at[last - 1], side="right"))
             found = list(self._lists(often[first:last], often_at[first:last], piece_bytes))
             if found:
-                pairs = np.unique(np.concatenate([(at << 32) | each for at, each in found]))
+                pairs = distinct(np.concatenate([(at << 32) | each for at, each in found]))
                 yield pairs >> 32, pairs & 0xFFFFFFFF
             first = last
 

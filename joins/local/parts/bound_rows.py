@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from lsmstate.cython_ext.keys.key_codec import KeyBatch
+from lsmstate.joins.distinct import distinct
 from lsmstate.joins.local.parts.row_picks import Numbers
 from lsmstate.schema.arrow_sizes import pieces_of, row_sizes
 from lsmstate.store import Probe
@@ -86,7 +87,7 @@ def fetched_pairs(
     rows found under it; about ``piece_bytes`` of rows at once, as ``fetch_bytes`` has it."""
     by_key = np.argsort(at, kind="stable")
     sorted_at = at[by_key]
-    wanted = np.unique(sorted_at)
+    wanted = distinct(sorted_at)
     if len(wanted) == 0:
         return
     for piece in probe.fetch(wanted, fetch_bytes(probe, wanted, least_bytes, piece_bytes)):

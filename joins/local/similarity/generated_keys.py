@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from lsmstate.cython_ext.base.compression import checksum
 from lsmstate.cython_ext.distances.edit_keys import edit_keys
+from lsmstate.joins.distinct import distinct
 
 Numbers = npt.NDArray[np.int64]
 
@@ -156,8 +157,8 @@ def members_of(sets: pa.Array) -> tuple[Numbers, Numbers]:
     encoded = sets.flatten().dictionary_encode()
     numbers = np.array([_number(each) for each in encoded.dictionary.to_pylist()], np.int64)
     places = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-    distinct = np.unique(owners * (len(numbers) + 1) + places)
-    owners, places = np.divmod(distinct, len(numbers) + 1)
+    pairs = distinct(owners * (len(numbers) + 1) + places)
+    owners, places = np.divmod(pairs, len(numbers) + 1)
     return owners, numbers[places]
 
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from lsmstate.cython_ext.distances import exact, tiles
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.distinct import distinct
 from lsmstate.joins.local.similarity.byte_panels import (
     LEAST_QUERIES,
     LEAST_WIDTH,
@@ -308,8 +309,7 @@ def _codes(a: pa.Array, b: pa.Array) -> list[tuple[Places, Places]]:
         owners = np.repeat(np.arange(len(lists)), lengths)
         own = codes[first : first + len(owners)]
         first += len(owners)
-        distinct = np.unique(owners * (len(members) + 1) + own)
-        owners, own = np.divmod(distinct, len(members) + 1)
+        owners, own = np.divmod(distinct(owners * (len(members) + 1) + own), len(members) + 1)
         ends = np.searchsorted(owners, np.arange(len(lists) + 1)).astype(np.int32)
         found.append((own.astype(np.int32), ends))
     return found
