@@ -22,7 +22,12 @@ from lsmstate.spark_integration.plan.inputs import Inputs
 from lsmstate.spark_integration.plan.options import OperatorOptions
 from support.spark_streams import FileStream, assert_same_rows, committed, run_to_end
 
-pytestmark = [pytest.mark.spark, pytest.mark.stress, pytest.mark.timeout(1800)]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.stress,
+    pytest.mark.timeout(1800),
+    pytest.mark.usefixtures("few_partitions"),
+]
 
 #: Rows of each stream in a micro-batch, which is a minute, and for how many of them.
 RATES = ((110, 4), (200, 18), (84, 24))
