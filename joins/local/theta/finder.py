@@ -11,14 +11,15 @@ from lsmstate.joins.conditions.columns import Column
 from lsmstate.joins.conditions.evaluate import Values
 from lsmstate.joins.local.parts.bound_rows import BoundRows
 from lsmstate.joins.local.parts.row_picks import Numbers
+from lsmstate.joins.local.theta.dense_ranges import DenseRanges, Matches
 from lsmstate.joins.local.theta.slabs import SecondRange
 from lsmstate.joins.local.theta.step_ranges import StepRanges
 from lsmstate.joins.local.theta.stored_rows import Mask, StoredRows
 from lsmstate.joins.local.theta.stretches import stretches
 from lsmstate.joins.local.theta.tiles import candidates, tiled
-from lsmstate.joins.specs.theta import Step, ThetaSpec
+from lsmstate.joins.specs.theta import Step, ThetaIndex, ThetaSpec
 from lsmstate.schema.arrow_sizes import row_sizes
-from lsmstate.store import MultimapStore
+from lsmstate.store import MultimapStore, RangeBounds
 
 #: Among a join's counts: combinations that indexes picked, which conditions then judged.
 CANDIDATES: Final = "candidates"
@@ -39,12 +40,20 @@ class Finder:
     """Looks for partners in ``store``."""
 
     def __init__(
-        self, spec: ThetaSpec, store: MultimapStore, stored: StoredRows, piece_bytes: int
+        self,
+        spec: ThetaSpec,
+        store: MultimapStore,
+        stored: StoredRows,
+        piece_bytes: int,
+        *,
+        is_append_only: bool = False,
     ) -> None:
+        """``is_append_only``: whether no row is ever taken back. Then a scan is cheap."""
         self._spec = spec
         self._store = store
         self._stored = stored
         self._piece_bytes = piece_bytes
+        self._is_append_only = is_append_only
         #: Combinations that indexes have picked so far.
         self.candidates = 0
 
@@ -63,7 +72,7 @@ class Finder:
         Each comes once, in an order that writes of other streams do not change."""
         (step,) = self._spec.steps[stream]
         found = {stream: bound_rows(rows)}
-        for piece in self.pieces(found, step):
+        for piece in self.pieces(found, step, may_repeat=False):
             is_matched = np.zeros(piece.rows.num_rows, np.bool_)
             sizes = row_sizes(piece.rows)
             for lefts, rights in piece.pairs:
@@ -112,28 +121,42 @@ class Finder:
             if has_partner.all():
                 return
 
-    def pieces(self, found: Combinations, step: Step, *, is_first: bool = False) -> Iterator[Piece]:
+    def pieces(
+        self, found: Combinations, step: Step, *, is_first: bool = False, may_repeat: bool = True
+    ) -> Iterator[Piece]:
         """The rows that combinations may match. With ``is_first`` only the first row that an index
-        has in each range."""
+        has in each range. ``may_repeat``: whether a row may come in several pieces, beside other
+        combinations in each."""
         if step.kind == "scan":
             yield from self._scanned(found, step)
             return
         lengths = self._stored.lengths_of(step.index) if step.kind == "interval" else ()
-        ranges = StepRanges(step, sorted(lengths))
+        may_be_dense = (
+            self._is_append_only
+            and not is_first
+            and self._store.streams[step.index.name].expiry is None
+        )
+        ranges = StepRanges(step, sorted(lengths), may_be_dense=may_be_dense, may_repeat=may_repeat)
         count = size_of(found)
         second: SecondRange | None = None
         if step.second is not None and not is_first:
             second = SecondRange(step.second, values_of(found), count)
         for bounds, owners in ranges.of(values_of(found), count):
-            for rows, at, first, stop, _ in self._store.probe_ranges(
-                step.index.name, bounds, self._piece_bytes, first=is_first
-            ):
+            for rows, at, first, stop in self._matches(step.index, bounds, is_first=is_first):
                 pairs = (
                     stretches(owners[at], first, stop)
                     if second is None
                     else second.pairs(rows, owners[at], first, stop)
                 )
                 yield Piece(rows, pairs)
+
+    def _matches(
+        self, index: ThetaIndex, bounds: RangeBounds | DenseRanges, *, is_first: bool
+    ) -> Matches:
+        if isinstance(bounds, DenseRanges):
+            return bounds.matches(self._store, index, self._piece_bytes)
+        found = self._store.probe_ranges(index.name, bounds, self._piece_bytes, first=is_first)
+        return (each[:4] for each in found)
 
     def _scanned(self, found: Combinations, step: Step) -> Iterator[Piece]:
         """Each combination beside all rows of a stream that arithmetic does not rule out."""

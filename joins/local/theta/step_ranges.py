@@ -1,7 +1,10 @@
 """The ranges of keys that a step looks up, and the keys that rows are stored under."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
+from itertools import islice
+from typing import Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -10,9 +13,14 @@ import pyarrow.compute as pc
 from lsmstate.joins.conditions.columns import Column
 from lsmstate.joins.conditions.evaluate import Values
 from lsmstate.joins.local.parts.row_picks import Numbers
+from lsmstate.joins.local.theta.dense_ranges import DenseRanges, is_readable, leave_no_gap
 from lsmstate.joins.local.theta.lengths import least_low, length_classes
 from lsmstate.joins.specs.theta import Step, ThetaIndex
 from lsmstate.store import RangeBounds
+
+#: Ranges that are looked up at once: each takes some 100 bytes.
+MOST_RANGES: Final = 1 << 14
+Item = TypeVar("Item")
 
 
 def key_values(index: ThetaIndex, rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -34,12 +42,24 @@ def key_values(index: ThetaIndex, rows: pa.RecordBatch) -> pa.RecordBatch:
 class StepRanges:
     """Makes the ranges of one step."""
 
-    def __init__(self, step: Step, lengths: Sequence[int]) -> None:
-        """``lengths``: of an interval's index the length classes in use."""
+    def __init__(
+        self, step: Step, lengths: Sequence[int], *, may_be_dense: bool, may_repeat: bool
+    ) -> None:
+        """
+        Args:
+            step: The step.
+            lengths: Of an interval's index the length classes in use.
+            may_be_dense: Whether ranges that leave no gap are to be told as such.
+            may_repeat: Whether a row may lie in ranges that are looked up apart.
+        """
         self._step = step
         self._lengths = lengths
+        self._may_be_dense = may_be_dense and not step.equal
+        self._may_repeat = may_repeat
 
-    def of(self, columns: Values, count: int) -> Iterator[tuple[RangeBounds, Numbers]]:
+    def of(
+        self, columns: Values, count: int
+    ) -> Iterator[tuple[RangeBounds | DenseRanges, Numbers]]:
         """For combinations whose columns are given: ranges, and of which combination each is."""
         step = self._step
         known = np.ones(count, np.bool_)
@@ -67,44 +87,91 @@ class StepRanges:
         if reached is not None:
             if not self._lengths:
                 return
-            yield self._intervals(equal, reached, high, places)
+            assert high is not None
+            yield from self._intervals(equal, reached, high, places)
             return
         prefix = pa.RecordBatch.from_arrays(equal, names=names[: len(equal)]) if equal else None
         if step.low is None:
-            yield RangeBounds(prefix, None, None), places
+            yield from self._bounded(RangeBounds(prefix, None, None), places)
             return
         if step.low.takes_nan:
             # So no row is in both: here all but NaN, there NaN alone.
             assert high is not None
             high = pc.if_else(pc.is_nan(high), pa.scalar(np.inf), high)
-        yield (
-            RangeBounds(prefix, low, high, step.low.includes_low, step.low.includes_high),
-            places,
-        )
+        includes = step.low.includes_low, step.low.includes_high
+        is_open = self._may_be_dense and (low is None or high is None)
+        if is_open and is_readable(step.low.part.type):
+            yield DenseRanges(low, high, *includes), places
+        else:
+            yield from self._bounded(RangeBounds(prefix, low, high, *includes), places)
         if step.low.takes_nan:
             nan = pa.array(np.full(len(places), np.nan))
-            yield RangeBounds(prefix, nan, nan), places
+            yield from self._bounded(RangeBounds(prefix, nan, nan), places)
 
     def _intervals(
         self,
         equal: Sequence[pa.Array],
         reached: pa.Array,
-        high: pa.Array | None,
+        high: pa.Array,
         places: Numbers,
-    ) -> tuple[RangeBounds, Numbers]:
+    ) -> Iterator[tuple[RangeBounds | DenseRanges, Numbers]]:
         """A range per class of lengths."""
-        step, count, classes = self._step, len(places), len(self._lengths)
+        step, count = self._step, len(places)
         assert step.low is not None
-        assert high is not None
-        every = pa.array(np.tile(np.arange(count), classes))
-        columns = [each.take(every) for each in equal]
-        columns.append(pa.array(np.repeat(np.array(self._lengths, np.int16), count)))
-        low = pa.concat_arrays([least_low(reached, each) for each in self._lengths])
-        prefix = pa.RecordBatch.from_arrays(
-            columns, names=step.index.key_schema.names[: len(columns)]
+        includes_high = step.low.includes_high
+        may_be_dense = self._may_be_dense and is_readable(reached.type)
+        lows: dict[int, pa.Array] = {}
+        for each in self._lengths:
+            low = least_low(reached, each)
+            if may_be_dense and leave_no_gap(low, high):
+                yield DenseRanges(low, high, includes_high=includes_high, length=each), places
+            else:
+                lows[each] = low
+        # Classes share no keys, so nothing is read twice if some of them are looked up at a time.
+        together = max(1, MOST_RANGES // count)
+        for some in batched(lows.items(), together):
+            every = pa.array(np.tile(np.arange(count), len(some)))
+            columns = [each.take(every) for each in equal]
+            columns.append(pa.array(np.repeat(np.array([n for n, _ in some], np.int16), count)))
+            prefix = pa.RecordBatch.from_arrays(
+                columns, names=step.index.key_schema.names[: len(columns)]
+            )
+            low = pa.concat_arrays([low for _, low in some])
+            bounds = RangeBounds(prefix, low, high.take(every), includes_high=includes_high)
+            yield from self._bounded(bounds, np.tile(places, len(some)))
+
+    def _bounded(
+        self, bounds: RangeBounds, owners: Numbers
+    ) -> Iterator[tuple[RangeBounds, Numbers]]:
+        """The same in parts of a bounded size, in the order of lower bounds: few rows are in ranges
+        of several parts."""
+        if len(owners) <= MOST_RANGES or not self._may_repeat:
+            yield bounds, owners
+            return
+        equal = bounds.equal
+        assert equal is None or isinstance(equal, pa.RecordBatch)
+        columns = [] if equal is None else list(equal.columns)
+        columns += [each for each in (bounds.low, bounds.high) if each is not None]
+        names = [str(at) for at in range(len(columns))]
+        order = pc.sort_indices(
+            pa.RecordBatch.from_arrays(columns, names), [(name, "ascending") for name in names]
         )
-        bounds = RangeBounds(prefix, low, high.take(every), includes_high=step.low.includes_high)
-        return bounds, np.tile(places, classes)
+        for start in range(0, len(owners), MOST_RANGES):
+            some = order.slice(start, MOST_RANGES)
+            part = replace(
+                bounds,
+                equal=None if equal is None else equal.take(some),
+                low=None if bounds.low is None else bounds.low.take(some),
+                high=None if bounds.high is None else bounds.high.take(some),
+            )
+            yield part, owners[some.to_numpy()]
+
+
+def batched(items: Iterable[Item], count: int) -> Iterator[list[Item]]:
+    """The items, so many at a time."""
+    left = iter(items)
+    while some := list(islice(left, count)):
+        yield some
 
 
 def _valid(values: pa.Array) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":

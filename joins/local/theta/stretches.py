@@ -1,6 +1,6 @@
 """Pairs of places by stretches: each left beside a run of rows."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -21,23 +21,3 @@ def stretches(lefts: Numbers, first: Numbers, stop: Numbers) -> Iterator[tuple[N
         least = np.maximum(ends[here] - counts[here], begin)
         at = np.repeat(here, np.minimum(ends[here], end) - least)
         yield lefts[at], starts[at] + np.arange(begin, end, dtype=np.int64)
-
-
-def together(pairs: Iterable[tuple[Numbers, Numbers]]) -> Iterator[tuple[Numbers, Numbers]]:
-    """The same pairs in fewer blocks, each of at most twice BLOCK_ROWS."""
-    waiting: list[tuple[Numbers, Numbers]] = []
-    count = 0
-    for lefts, rights in pairs:
-        if len(lefts):
-            waiting.append((lefts, rights))
-            count += len(lefts)
-        if count >= BLOCK_ROWS:
-            yield _one(waiting)
-            waiting, count = [], 0
-    if waiting:
-        yield _one(waiting)
-
-
-def _one(pairs: list[tuple[Numbers, Numbers]]) -> tuple[Numbers, Numbers]:
-    lefts, rights = zip(*pairs, strict=True)
-    return np.concatenate(lefts), np.concatenate(rights)

@@ -44,7 +44,7 @@ class ThetaJoin(KeepsAllRows):
         self._most_results = context.most_results
         self._gatherer = Gatherer(list(spec.streams.values()), spec.output_schema)
         self._stored = StoredRows(spec, store)
-        self._finder = Finder(spec, store, self._stored, context.piece_bytes)
+        self._finder = Finder(spec, store, self._stored, context.piece_bytes, is_append_only=True)
         self._unfinished: Results | None = None
 
     @property

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.join import MultiwayJoin
-from lsmstate.joins.local.theta import slabs
+from lsmstate.joins.local.theta import dense_ranges, slabs, step_ranges
 from lsmstate.joins.options import State, Time
 from lsmstate.joins.specs.theta import ThetaSpec
 from support.examples import examples
@@ -63,11 +63,17 @@ def check_one(seed: int, path: str) -> None:
 @given(seed=st.integers(0, 1 << 32))
 def test_any_condition_any_cut_and_any_restart(seed: int) -> None:
     # Second ranges are ranked from the first row on, in blocks as small as can be, or as they are.
-    worth, leaf = random.Random(seed).choice([(0, 1), (0, 2), (slabs.WORTH, slabs.BLOCK)])
+    worth, small, large = random.Random(seed).choice(
+        [(0, 1, 2), (0, 2, 6), (slabs.WORTH, slabs.SMALL, slabs.LARGE)]
+    )
     with (
         TemporaryDirectory() as path,
         patch.object(slabs, "WORTH", worth),
-        patch.object(slabs, "BLOCK", leaf),
+        patch.object(slabs, "SMALL", small),
+        patch.object(slabs, "LARGE", large),
+        patch.object(step_ranges, "MOST_RANGES", step_ranges.MOST_RANGES if worth else large),
+        patch.object(dense_ranges, "LEAST", worth or 1),
+        patch.object(dense_ranges, "OVERLAP", 0 if not worth else dense_ranges.OVERLAP),
     ):
         check_one(seed, path)
 
@@ -181,6 +187,55 @@ def test_the_explanation_names_keys_ranges_and_checks() -> None:
     assert "condition a.i > 3: filters rows before they are stored" in told
     assert "condition a.i <> b.n: checked on candidates" in told
     assert "a row of a looks into b by a range" in told
+
+
+def test_points_among_intervals_of_many_lengths_fit_under_a_small_cap() -> None:
+    """A range for each point and class of lengths, all at once, took more than the cap."""
+    a = pa.schema([("x", pa.int64())])
+    b = pa.schema([("low", pa.int64()), ("high", pa.int64())])
+    rng = np.random.default_rng(5)
+    low = rng.integers(0, 1 << 60, 400)
+    intervals = pa.table([low, low + (1 << rng.integers(0, 50, 400))], schema=b)
+    points = np.concatenate([low, rng.integers(0, 1 << 60, 20_000)])
+    with MultiwayJoin(
+        {"a": a, "b": b}, "a.x BETWEEN b.low AND b.high", state=State(memory="8m")
+    ) as join:
+        join.process("b", intervals).close()
+        found = join.process("a", {"x": points.tolist()}).count()
+    high = intervals.column("high").to_numpy()
+    assert found == int(((points[:, None] >= low) & (points[:, None] <= high)).sum())
+
+
+def test_ranges_that_leave_no_gap_are_scanned_and_others_are_not() -> None:
+    numbers = np.arange(400) * 1.0
+    apart = numbers + 1000 * (numbers >= 200)
+    for low, high, is_dense in (
+        (numbers - 40, numbers, True),
+        (numbers - 0.5, numbers, False),  # gaps
+        (apart - 40, apart, False),
+        (numbers - 40, np.full(400, np.inf), False),  # no length
+        (numbers, numbers - 1, False),  # empty
+    ):
+        assert dense_ranges.leave_no_gap(pa.array(low), pa.array(high)) == is_dense
+    a = pa.schema([("x", pa.float64()), ("u", pa.float64())])
+    b = pa.schema([("y", pa.float64()), ("v", pa.float64())])
+    reads: list[str] = []
+
+    def noted(self: object, *given: object, **named: object) -> object:
+        reads.append("scan")
+        return matches(self, *given, **named)  # type: ignore[arg-type]
+
+    matches = dense_ranges.DenseRanges.matches
+    with (
+        patch.object(dense_ranges.DenseRanges, "matches", noted),
+        MultiwayJoin({"a": a, "b": b}, "a.x < b.y AND a.u > b.v") as join,
+    ):
+        join.process("b", {"y": numbers.tolist(), "v": (0.3 * numbers).tolist()}).close()
+        new = {"x": numbers[:300].tolist(), "u": (0.3 * numbers[:300] + 1).tolist()}
+        found = join.process("a", new).to_table()
+    expected = (numbers[:300, None] < numbers) & (0.3 * numbers[:300, None] + 1 > 0.3 * numbers)
+    assert found.num_rows == int(expected.sum())
+    assert reads
 
 
 def test_arithmetic_without_an_index_equals_brute_force() -> None:
