@@ -78,7 +78,7 @@ def test_any_condition_by_every_routing_and_through_a_restart(
     is_run = False
     for routing in (None, *ROUTINGS):
         home = tmp_path / str(routing)
-        files = {name: FileStream(home / name, DDL) for name in streams}
+        files = {name: FileStream(home / name, DDL).add() for name in streams}
         state = State(backend=BACKEND, memory="8m", buckets=1 if kind == "full" else 3)
 
         def joined(routing: Any = routing, files: Any = files, state: Any = state) -> Any:
