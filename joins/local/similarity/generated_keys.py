@@ -11,14 +11,14 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lsmstate.cython_ext.base.compression import checksum
 from lsmstate.cython_ext.distances.edit_keys import edit_keys
+from lsmstate.cython_ext.keys.key_codec import KeyCodec
 from lsmstate.joins.distinct import distinct
 
 Numbers = npt.NDArray[np.int64]
@@ -155,16 +155,19 @@ def members_of(sets: pa.Array) -> tuple[Numbers, Numbers]:
     lengths = np.asarray(sets.value_lengths().to_numpy(zero_copy_only=False), np.int64)
     owners = np.repeat(np.arange(len(sets)), lengths)
     encoded = sets.flatten().dictionary_encode()
-    numbers = np.array([_number(each) for each in encoded.dictionary.to_pylist()], np.int64)
+    numbers = _numbers(encoded.dictionary)
     places = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
     pairs = distinct(owners * (len(numbers) + 1) + places)
     owners, places = np.divmod(pairs, len(numbers) + 1)
     return owners, numbers[places]
 
 
-def _number(member: Any) -> int:
-    text = member.encode() if isinstance(member, str) else repr(member).encode()
-    return _signed(checksum(text))
+def _numbers(members: pa.Array) -> Numbers:
+    """A number for each member: its hash as a key. Whole numbers of all types are alike."""
+    kind = pa.int64() if pa.types.is_integer(members.type) else pa.string()
+    schema = pa.schema([("member", kind)])
+    batch = pa.RecordBatch.from_arrays([members.cast(kind, safe=False)], schema=schema)
+    return np.asarray(KeyCodec(schema).encode(batch).hashes).view(np.int64)
 
 
 def _signed(number: int) -> int:
