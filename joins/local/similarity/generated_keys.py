@@ -11,7 +11,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +41,12 @@ class Keys(NamedTuple):
     """Of sets: how many members the set has."""
     places: Numbers | None = None
     """Of sets: how many of them stand before the key's."""
+
+    def at(self, where: npt.NDArray[Any]) -> "Keys":
+        """Some of the keys, by places or by a mask."""
+        sizes = None if self.sizes is None else self.sizes[where]
+        places = None if self.places is None else self.places[where]
+        return Keys(self.owners[where], self.keys[where], sizes, places)
 
 
 class EditKeys:

@@ -143,8 +143,7 @@ class Keyed:
             wanted = (owners >= part.start) & (owners < part.stop) & (counts > 0)
             if not wanted.any():
                 continue
-            some = Keys(*(None if each is None else each[wanted] for each in asked))
-            pairs = self._pairs(probe, some, of_key[wanted], max_bytes)
+            pairs = self._pairs(probe, asked.at(wanted), of_key[wanted], max_bytes)
             if len(pairs[0]):
                 yield self._fetched(stream, keys, pairs, max_bytes)
 
@@ -153,7 +152,7 @@ class Keyed:
     ) -> tuple[Numbers, Numbers]:
         """Arriving rows, and beside each the number of a stored row: every pair once, by number."""
         order = np.argsort(of_key, kind="stable")
-        asked, of_key = Keys(*(None if e is None else e[order] for e in asked)), of_key[order]
+        asked, of_key = asked.at(order), of_key[order]
         who, homes = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
         distinct = of_key[np.flatnonzero(np.diff(of_key, prepend=-1))]
         for found in probe.fetch(distinct, max_bytes):
