@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, get_args
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.joins.specs.event_time import Retention
+from lsmstate.joins.specs.event_time import LATE, Retention
 from lsmstate.joins.specs.window import WindowLike
 from lsmstate.opening import BACKENDS
 from lsmstate.option_names import fields_checked
@@ -62,6 +62,9 @@ class Time:
             Spark needs ``spark.sql.streaming.statefulOperator.checkCorrectness.enabled=false`` for
             those.
 
+    Raises:
+        InvalidArgumentError: ``late`` is unknown.
+
     Example:
         ```python
         Time(retention={"s": "1 day"}, late="side", late_batches=1000)
@@ -75,6 +78,10 @@ class Time:
     late: Late = "drop"
     late_batches: int | None = None
     result_time: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.late not in LATE:
+            raise InvalidArgumentError(f"late={self.late!r} is unknown{nearest(self.late, LATE)}")
 
 
 @fields_checked

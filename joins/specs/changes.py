@@ -18,6 +18,7 @@ from lsmstate.joins.specs.one_key import JoinSpec
 from lsmstate.joins.specs.output_rows import shown_in_order, tree_rows
 from lsmstate.joins.specs.typed_condition import check_tree, inner_joins
 from lsmstate.store import StreamSchema
+from lsmstate.store_base.checks import nearest
 from lsmstate.store_base.null_safe import null_safe_schema
 
 #: What an operation column may hold, and whether the row comes.
@@ -223,7 +224,7 @@ def check_emit(tree: Tree | None, emit: str, operations: Mapping[str, str]) -> N
             "use emit='changes'"
         )
     if emit not in EMITS:
-        raise InvalidArgumentError(f"emit={emit!r} is unknown; known: {', '.join(EMITS)}")
+        raise InvalidArgumentError(f"emit={emit!r} is unknown{nearest(emit, EMITS)}")
     if emit == "changes":
         return
     if operations:

@@ -33,6 +33,7 @@ from lsmstate.joins.specs.multi_key import GraphSpec, create_spec
 from lsmstate.joins.specs.one_key import Condition, JoinSpec, check_streams
 from lsmstate.joins.specs.theta import ThetaSpec
 from lsmstate.store import StreamSchema
+from lsmstate.store_base.checks import nearest
 
 LATE: Final = ("drop", "join", "side")
 #: Where the watermark is kept with the state: one row.
@@ -76,7 +77,7 @@ class EventTime:
     ) -> "EventTime":
         """InvalidArgumentError names what does not fit."""
         if late not in LATE:
-            raise InvalidArgumentError(f"late={late!r}: choose one of {', '.join(LATE)}")
+            raise InvalidArgumentError(f"late={late!r} is unknown{nearest(late, LATE)}")
         columns = _resolved_columns(spec.streams, columns)
         bounds = tuple(bounds)
         needed = needed_us((*bounds, *_equal_times(spec)), columns, spec.streams)

@@ -82,9 +82,9 @@ JOINS = (
         J + 'how="left", emit="final")', "'o' has no event time; name its column of time stamps"
     ),
     Mistake(J + 'how={"q": "left"})', "there is no stream 'q'; did you mean 'p'?"),
-    Mistake(J + 'emit="change")', "emit='change' is unknown; known: append, changes, final"),
+    Mistake(J + 'emit="change")', "emit='change' is unknown; did you mean 'changes'"),
     Mistake(J + 'changes="kind")', 'give it by stream, as in {"a": "op"}'),
-    Mistake(J + 'unmatched="drop")', "unmatched='drop' is unknown; known: count, error"),
+    Mistake(J + 'unmatched="drop")', "unmatched='drop' is unknown; did you mean 'error'"),
     Mistake(J + 'memory="64m")', "did you mean 'state=State(memory=...)'?"),
     Mistake(J + 'state={"memory": "64m"})', "is dict; give State(memory=...)"),
     Mistake(

@@ -17,6 +17,7 @@ from lsmstate.joins.local.parts.row_text import shown_row
 from lsmstate.schema.arrow_sizes import row_sizes
 from lsmstate.schema.batches import as_batch
 from lsmstate.store import StateStore
+from lsmstate.store_base.checks import nearest
 
 UNMATCHED: Final = ("count", "error")
 #: The counter of retractions that were left out.
@@ -133,4 +134,4 @@ class ChangeInput:
 def check_unmatched(value: str) -> None:
     """InvalidArgumentError for what is no way to treat retractions of rows that are not there."""
     if value not in UNMATCHED:
-        raise InvalidArgumentError(f"unmatched={value!r} is unknown; known: {', '.join(UNMATCHED)}")
+        raise InvalidArgumentError(f"unmatched={value!r} is unknown{nearest(value, UNMATCHED)}")

@@ -237,7 +237,7 @@ def test_a_stream_that_changes_no_others_results_is_not_asked_for_its_own_rows(t
         ({"how": "inner", "emit": "append"}, "retracts results; use emit='changes'"),
         ({"emit": "final"}, "cannot be retracted; use emit='changes'"),
         ({"emit": "all"}, "emit='all' is unknown"),
-        ({"unmatched": "drop"}, "unmatched='drop' is unknown; known: count, error"),
+        ({"unmatched": "drop"}, "unmatched='drop' is unknown; did you mean 'error'"),
         ({"changes": {"p": "euros"}}, "'euros' is int64, operations are text"),
         ({"changes": {"q": "op"}}, "no stream 'q'"),
         ({"changes": {"p": "ops"}}, "no column 'ops' in stream 'p'; did you mean 'op'"),

@@ -361,7 +361,7 @@ def test_state_stays_bounded_over_a_long_stream():
         ({"retention": {"a": 7}}, "or a timedelta"),
         ({"event_time": {"a": "k"}}, "is int64; name a column of time stamps"),
         ({"event_time": {"a": "att"}}, "did you mean 'at'"),
-        ({"late": "keep"}, "late='keep': choose one of drop, join, side"),
+        ({"late": "keep"}, "late='keep' is unknown; did you mean 'side'"),
         ({"on": "a.k = b.k AND upper(a.n) < b.n"}, "the function upper is not known here"),
         ({"algorithm": "tree"}, "algorithm='tree' joins over the full history"),
         ({"on": "a.k = b.k AND a.at < b.at AND a.at > b.at + INTERVAL 1 HOUR"}, "no row can"),

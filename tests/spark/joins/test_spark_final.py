@@ -73,6 +73,30 @@ def test_a_full_and_a_left_join_equal_duckdbs_over_restarts(
 
 
 @pytest.mark.stress
+def test_a_from_clause_in_windows_equals_duckdbs(
+    spark: Any, tmp_path: Path, sources: dict[str, FileStream]
+) -> None:
+    """A row of c is in one window with a, and with b where that has a row."""
+
+    def near(one: str, other: str) -> str:
+        ends = f"epoch({one}.at), epoch({other}.at)"
+        return f"greatest({ends}) < floor(least({ends}) / 1800) * 1800 + 3600"
+
+    frames = {name: read(spark, source) for name, source in sources.items()}
+    clause = "a LEFT JOIN b ON a.k = b.k LEFT JOIN c ON a.k = c.k"
+    windows = grouped(window=("1 hour", "30 minutes"), **OPTIONS)
+    joined = multiway_join(frames, clause, **windows)
+    found = Counter(map(tuple, collected(joined.select("na", "nb", "nc"), tmp_path)))
+    a, b, c = (f"{source.sql} {name}" for name, source in sources.items())
+    asked = (
+        f"{a} LEFT JOIN {b} ON a.k = b.k AND {near('a', 'b')} LEFT JOIN {c} ON a.k = c.k "
+        f"AND {near('a', 'c')} AND (b.at IS NULL OR {near('b', 'c')})"
+    )
+    assert found == all_final(f"SELECT na, nb, nc FROM {asked}", "a.at")
+    assert any(row[1] is None and row[2] is not None for row in found)
+
+
+@pytest.mark.stress
 @pytest.mark.parametrize("how", ["left_outer", "right_outer", "full_outer", "left_semi"])
 def test_two_streams_equal_sparks_own_join(
     spark: Any, tmp_path: Path, sources: dict[str, FileStream], how: str
