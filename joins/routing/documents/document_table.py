@@ -78,7 +78,7 @@ class DocumentTable:
 
     buckets: int
     layouts: tuple[Layout, ...] = ()
-    """The oldest first."""
+    """The oldest first. None: all documents go everywhere."""
     until: int | None = None
     """The first window that has no layout yet; None: the last layout is for ever."""
     known: Mapping[int, Mapping[int, tuple[int, int]]] = field(default_factory=dict)
@@ -97,6 +97,10 @@ class DocumentTable:
 
     def cells(self, documents: Documents, windows: Numbers | None) -> Cells:
         """The cells of documents, beside which their windows stand; None: there are none."""
+        if not self.layouts:
+            is_some = documents.sizes() > 0
+            numbers = np.tile(np.arange(self.buckets, dtype=np.int64), int(is_some.sum()))
+            return Cells(np.cumsum(is_some * self.buckets).astype(np.int64), numbers)
         last = self.layouts[-1]
         if windows is None or (self.until is None and len(self.layouts) == 1):
             return last.routing.cells(documents)

@@ -2,6 +2,8 @@
 for later windows when it has become bad.
 
 - Without tumbling windows the first table stays, as documents of all times may meet.
+- Where no first table is made from rows, all documents go everywhere at first. The table is made
+  of a sample of what was stored then: later documents meet the earlier ones wherever they go.
 - After a tumbling window, its copies and its largest load are compared with what was estimated. If
   one has grown by more than ``theta``, another layout is chosen from a sample of what was stored of
   late. It counts from the next window on that has no layout yet.
@@ -156,13 +158,19 @@ class LearnedRouting:
         return replace(self, buckets=buckets, first=first, is_fixed=found[FIXED])
 
     @property
+    def makes_tables_alike(self) -> bool:
+        """Whether all attempts of a bucket observe the same: samples have the least checksums, and
+        counts are whole numbers. What groups learn of values depends on their order."""
+        return self.unknown != "broadcast"
+
+    @property
     def needs_tables(self) -> bool:
         """Whether it cannot route without a table that was made."""
         return self.first is None
 
     @property
     def initial_table(self) -> DocumentTable:
-        """The layout that the user asked for, if any."""
+        """The layout that the user asked for; if none, all documents go everywhere."""
         return DocumentTable(self.buckets, () if self.first is None else (self.first,))
 
     def router(
@@ -226,6 +234,8 @@ class LearnedRouting:
         watermarks = [each.watermark_us for each in observed if each.watermark_us is not None]
         watermark = max(watermarks, default=None)
         table = replace(table, known=self._known(table, observed, watermark))
+        if not table.layouts:
+            return self._begun(table, observed)
         table = self._with_added(table, observed)
         if self.window is None or table.until is None:
             return table
@@ -238,6 +248,17 @@ class LearnedRouting:
         ahead = max(_AHEAD, 2 * (newest - table.newest))
         assert table.until is not None
         return replace(table, newest=newest, until=max(table.until, newest + 1 + ahead))
+
+    def _begun(self, table: DocumentTable, observed: Sequence[SeenDocuments]) -> DocumentTable:
+        """With the first layout, made of what was stored everywhere before, once that is enough."""
+        texts = _sample(observed)
+        if len(texts) < LEAST:
+            return table
+        table = replace(table, layouts=(self.layout(texts),))
+        if not self._changes:
+            return table
+        newest = self._newest(table)
+        return replace(table, newest=newest, until=newest + 1 + _AHEAD_AT_FIRST)
 
     def _known(
         self, table: DocumentTable, observed: Sequence[SeenDocuments], watermark: int | None
@@ -350,7 +371,7 @@ class DocumentObserver:
         self._bucket = bucket
         self._watermark_us = watermark_us
         self._windows = dict(before.windows)
-        self._samples = is_last and routing._changes
+        self._samples = is_last and (routing._changes or not table.layouts)
         self._texts: list[tuple[int, str]] = []
         self._bytes = 0
         self._is_cut = False

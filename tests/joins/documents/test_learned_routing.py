@@ -10,7 +10,14 @@ import pyarrow as pa
 import pytest
 
 from lsmstate.joins.local.documents.natural_join import NaturalLocalJoin
-from lsmstate.joins.protocols import Batch, Context, ObservingRouting, Role
+from lsmstate.joins.protocols import (
+    Batch,
+    Context,
+    ObservingRouting,
+    Role,
+    makes_tables_alike,
+    needs_local_tables,
+)
 from lsmstate.joins.routing.documents import learned_routing
 from lsmstate.joins.routing.documents.association_groups import GroupRouting
 from lsmstate.joins.routing.documents.document_table import (
@@ -45,8 +52,18 @@ def drifting(count: int, seed: int) -> list[dict[str, Any]]:
 class Query:
     """What Spark does with one query: one table for each period, new objects for each call."""
 
-    def __init__(self, routing: LearnedRouting, spec: NaturalSpec, path: Any, seed: int) -> None:
+    def __init__(
+        self,
+        routing: LearnedRouting,
+        spec: NaturalSpec,
+        path: Any,
+        seed: int,
+        *,
+        is_elsewhere: bool = False,
+    ) -> None:
+        """``is_elsewhere``: no first table is made from rows."""
         self.rng = random.Random(seed)
+        self.is_elsewhere = is_elsewhere
         self.routing = routing.settled(BUCKETS, json.loads(json.dumps(routing.adopted)))
         assert isinstance(self.routing, ObservingRouting)
         self.spec = spec
@@ -73,7 +90,9 @@ class Query:
     def batch(self, rows: pa.RecordBatch, watermark_us: int | None) -> None:
         """One micro-batch; ``watermark_us`` is that after it."""
         keys = rows.select(["doc"])
-        if self.table is None:
+        if self.table is None and self.is_elsewhere:
+            self.table = self.routing.initial_table
+        elif self.table is None:
             self.table = self.routing.sampled_table("documents", rows, keys, self.number)
             self.values_at_first = self.values
         elif self.number % PERIOD == 0:
@@ -119,18 +138,27 @@ class Query:
 
 
 @pytest.mark.parametrize(
-    ("kind", "unknown", "window"),
+    ("kind", "unknown", "window", "is_elsewhere"),
     [
-        (HYPERCUBE, "hash", "20 minutes"),
-        (ASSOCIATION_GROUPS, "hash", "20 minutes"),
-        (ASSOCIATION_GROUPS, "broadcast", "20 minutes"),
-        pytest.param(HYPERCUBE, "hash", None, marks=pytest.mark.stress),
-        pytest.param(HYPERCUBE, "hash", SLIDING, marks=pytest.mark.stress),
-        pytest.param(ASSOCIATION_GROUPS, "broadcast", None, marks=pytest.mark.stress),
+        (HYPERCUBE, "hash", "20 minutes", False),
+        (ASSOCIATION_GROUPS, "hash", "20 minutes", True),
+        (ASSOCIATION_GROUPS, "broadcast", "20 minutes", False),
+        (HYPERCUBE, "hash", None, True),
+        pytest.param(HYPERCUBE, "hash", "20 minutes", True, marks=pytest.mark.stress),
+        pytest.param(HYPERCUBE, "hash", SLIDING, True, marks=pytest.mark.stress),
+        pytest.param(ASSOCIATION_GROUPS, "hash", "20 minutes", False, marks=pytest.mark.stress),
+        pytest.param(HYPERCUBE, "hash", None, False, marks=pytest.mark.stress),
+        pytest.param(HYPERCUBE, "hash", SLIDING, False, marks=pytest.mark.stress),
+        pytest.param(ASSOCIATION_GROUPS, "broadcast", None, False, marks=pytest.mark.stress),
     ],
 )
 def test_pairs_are_those_of_brute_force(
-    kind: str, unknown: str, window: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+    kind: str,
+    unknown: str,
+    window: Any,
+    is_elsewhere: bool,
+    tmp_path: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(learned_routing, "LEAST", 10)
     monkeypatch.setattr(learned_routing, "_AHEAD_AT_FIRST", 1)
@@ -141,8 +169,9 @@ def test_pairs_are_those_of_brute_force(
         event_time=None if window is None else {"documents": "at"}, is_routed=True,
     )  # fmt: skip
     tumbling = Tumbling({"documents": "at"}, 20 * MINUTE) if isinstance(window, str) else None
-    query = Query(LearnedRouting(kind, unknown=unknown, window=tumbling, theta=0.0), spec,
-                  tmp_path, 5)  # fmt: skip
+    routing = LearnedRouting(kind, unknown=unknown, window=tumbling, theta=0.0)
+    assert not is_elsewhere or makes_tables_alike(routing)
+    query = Query(routing, spec, tmp_path, 5, is_elsewhere=is_elsewhere)
     minutes = [at + rng.randrange(-8, 8) for at in range(len(documents))]
     minutes[40] += 300  # far ahead of its window
     for first in range(0, len(documents), ROWS):
@@ -164,6 +193,7 @@ def test_pairs_are_those_of_brute_force(
     ]
     assert sorted(query.found) == sorted(expected)
     assert query.table is not None
+    assert query.table.layouts
     assert query.told == query.table.repartitions
     if tumbling is None:
         assert query.table.repartitions == 0
@@ -193,6 +223,30 @@ def test_what_the_user_chose_comes_first_and_a_split_stays() -> None:
     assert table.until is not None
     # A first start without a choice has pinned none, whatever a later start asks for.
     assert asked.settled(BUCKETS, {}).needs_tables
+    assert needs_local_tables(LearnedRouting(unknown="broadcast"))
+
+
+def test_all_attempts_observe_alike_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the sample is cut now and then."""
+    monkeypatch.setattr(learned_routing, "_MOST_BYTES", 2000)
+    window = Tumbling({"documents": "at"}, MINUTE)
+    routing = LearnedRouting(window=window, buckets=BUCKETS)
+    rows = [
+        {"id": at, "doc": json.dumps({"user": at}), "at": START + timedelta(seconds=at)}
+        for at in range(600)
+    ]
+    rng, told = random.Random(1), []
+    for _ in range(3):
+        rng.shuffle(rows)
+        table = routing.initial_table
+        observer = routing.observer(1, table, None, is_last=True, watermark_us=5)
+        for first in range(0, len(rows), step := rng.randrange(10, 90)):
+            some = pa.RecordBatch.from_pylist(rows[first : first + step], schema=TIMED)
+            observer.add("documents", some, some.select(["doc"]), Role.STORE)
+        seen = routing.observed_from_json(1, json.loads(json.dumps(observer.observed().to_json())))
+        told.append(json.dumps(routing.next_table(table, [seen], PERIOD).to_json()))
+        assert len(seen.sample) > 50
+    assert told[0] == told[1] == told[2]
 
 
 def test_a_table_that_is_good_stays(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

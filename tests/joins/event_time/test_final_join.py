@@ -2,14 +2,26 @@
 
 import tempfile
 from collections import Counter
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.join import MultiwayJoin, Time
+from lsmstate.join import MultiwayJoin, State, Time
+from lsmstate.joins import kinds
+from lsmstate.joins.kinds import Kind
+from lsmstate.joins.local.timed.final_join import FinalJoin
+from lsmstate.joins.protocols import Batch, LocalJoin, Role
+from lsmstate.joins.spec_join import SpecJoin
+from lsmstate.joins.specs.event_time import EventTime
+from lsmstate.joins.specs.final import TICKS, waiting_stream
+from lsmstate.store import StreamSchema
+from support.cross_join.local_join import CrossJoin
+from support.cross_join.spec import CrossSpec
 from support.final_cases import LAST, by_duckdb, final_joins, opened
 from support.grouped import grouped
 from support.join_cases import on_all_stores
@@ -254,3 +266,77 @@ def test_what_is_final_is_not_taken_back():
     streams = {"a": SCHEMA.append(pa.field("op", pa.string())), "b": SCHEMA}
     with pytest.raises(InvalidArgumentError, match="a final result cannot be retracted"):
         MultiwayJoin(streams, "a LEFT JOIN b ON a.k = b.k", emit="final", changes={"a": "op"})
+
+
+@dataclass(frozen=True)
+class LeftCrossSpec(CrossSpec):
+    """Each row of the first stream with each of the second, or with nulls if there is none."""
+
+    event_time: EventTime
+    waits_us: dict | None = None
+
+    @property
+    def owners(self):
+        return {name: name for name in self.streams}
+
+    @property
+    def stream_schemas(self):
+        (left,) = self.waits_us
+        waiting = StreamSchema(waiting_stream(left), TICKS, self.streams[left])
+        return (*self.event_time.expiring(super().stream_schemas, self.owners), waiting)
+
+
+class LeftMatches:
+    """Any local join of two streams by its protocol alone; the first one is preserved."""
+
+    def __init__(self, joined, spec):
+        assert isinstance(joined, LocalJoin)
+        self._joined, self._schema = joined, spec.output_schema
+        self.counts, self.process = joined.counts, joined.process
+
+    def can_match(self, _stream, rows):
+        return np.ones(rows.num_rows, np.bool_)
+
+    def decided(self, stream, rows, *, can_match):
+        for place in range(rows.num_rows):
+            one = rows.slice(place, 1)
+            probe = Batch(stream, one, role=Role.PROBE)
+            if not can_match or not self._joined.process(probe).count():
+                nulls = [pa.nulls(1, field.type) for field in self._schema][one.num_columns :]
+                yield pa.RecordBatch.from_arrays([*one.columns, *nulls], schema=self._schema)
+
+
+def test_final_results_of_any_local_join(tmp_path, monkeypatch):
+    """A kind of its own has them by a few lines, and through a restart."""
+
+    def made(spec, store, context):
+        matches = LeftMatches(CrossJoin(spec, store, context), spec)
+        return FinalJoin(matches, spec, store, context.piece_bytes)
+
+    kind = Kind("left cross join", LeftCrossSpec, made, judges_time=True)
+    monkeypatch.setitem(kinds._KINDS, LeftCrossSpec, kind)
+    rows = pa.schema([("at", pa.timestamp("us")), ("n", pa.int64())])
+    timing = EventTime({"a": "at", "b": "at"}, (), {"a": 10, "b": 10}, "drop")
+    spec = LeftCrossSpec({"a": rows, "b": rows}, timing, {"a": 10})
+
+    def row(us):
+        return [{"at": None if us is None else EPOCH + timedelta(microseconds=us), "n": us}]
+
+    def opened():
+        return SpecJoin(spec, state=State(state_dir=str(tmp_path)))
+
+    def pairs(results):
+        return [(each["a_n"], each["b_n"]) for each in results.rows()]
+
+    with opened() as join:
+        assert pairs(join.process("a", row(5))) == []
+        assert pairs(join.process("a", row(None))) == [(None, None)]
+        assert pairs(join.advance(EPOCH + timedelta(microseconds=14))) == []
+        join.commit()
+    with opened() as join:
+        assert pairs(join.advance(EPOCH + timedelta(microseconds=15))) == [(5, None)]
+        join.process("a", row(20)).close()
+        assert pairs(join.process("b", row(25))) == [(20, 25)]
+        assert pairs(join.advance(EPOCH + timedelta(microseconds=36))) == []
+        assert pairs(join.process("a", row(50))) == []
+        assert pairs(join.advance(EPOCH + timedelta(microseconds=90))) == [(50, None)]

@@ -80,7 +80,8 @@ def test_a_from_clause_in_windows_equals_duckdbs(
 
     def near(one: str, other: str) -> str:
         ends = f"epoch({one}.at), epoch({other}.at)"
-        return f"greatest({ends}) < floor(least({ends}) / 1800) * 1800 + 3600"
+        known = f"{one}.at IS NOT NULL AND {other}.at IS NOT NULL"
+        return f"({known} AND greatest({ends}) < floor(least({ends}) / 1800) * 1800 + 3600)"
 
     frames = {name: read(spark, source) for name, source in sources.items()}
     clause = "a LEFT JOIN b ON a.k = b.k LEFT JOIN c ON a.k = c.k"
