@@ -10,12 +10,14 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from pyarrow.fs import S3FileSystem
 from pyspark.sql import functions as F
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.spark import Skew, explain_join, metrics_of, multiway_join, rescale
 from lsmstate.spark_integration.tables.versioned_tables import PERIOD
 from support.grouped import grouped
+from support.s3_server import s3_server, storage_options
 from support.spark_streams import FileStream, assert_same_rows
 
 pytestmark = pytest.mark.spark
@@ -109,6 +111,27 @@ def test_a_hot_key_is_spread_while_the_query_runs_and_batches_are_repeated(
     assert again[0].rows_out == found[PERIOD].rows_out
     assert table.read_bytes() == before
     query.check()
+
+
+@pytest.mark.stress
+def test_hot_keys_of_three_streams_with_the_state_on_s3(
+    spark: Any, tmp_path: Path, few_partitions: None
+) -> None:
+    """Added buckets read what the owner has committed there; also in a repeated micro-batch."""
+    with s3_server() as server:
+        options = storage_options(server)
+        S3FileSystem(**options, allow_bucket_creation=True).create_dir("queries")
+        place = {"state_dir": "s3://queries/hot", "storage_options": options}
+        query = Query(spark, tmp_path, THREE, cache_dir=str(tmp_path), **place)
+        query.arrive(PERIOD + 1)
+        query.run()
+        query.check()
+        explained = explain_join(query.joined(), str(tmp_path / "checkpoint"))
+        assert f"hot key {HOT}: rows of b spread over buckets" in explained
+        assert query.forget_last_commit() == PERIOD
+        query.arrive(1)
+        assert [metrics.batch_id for metrics in query.run()] == [PERIOD, PERIOD + 1]
+        query.check()
 
 
 def count_hot(query: Query) -> int:
