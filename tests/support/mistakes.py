@@ -237,6 +237,18 @@ OTHER_JOINS = (
     Mistake(
         'deduplicate(o, "id", time=Time(within="1 day"))', "go together: the column of event times"
     ),
+    Mistake(
+        'deduplicate(o, "id", time=Time(window="1 day"))',
+        "rows of one window are duplicates by its start",
+    ),
+    Mistake(
+        'NaturalJoin(d, "doc", time=Time(within="1 day"))',
+        "documents are stored and forgotten by windows",
+    ),
+    Mistake(
+        'asof_join(op, "o.at >= p.at", tolerance="1 day", time=Time(within="1 day"))',
+        "say both how far the times may be apart",
+    ),
 )
 
 STORES = (
