@@ -329,6 +329,11 @@ class Catalyst:
         """Whether it is ``try_cast``, which ``tree`` shows as any other cast."""
         return str(cast.evalMode().toString()) == "TRY"
 
+    def shared_number(self, part: Any) -> int:
+        """Of an expression that is evaluated once for several places, or of a reference to it: by
+        what both are told, which ``tree`` leaves out."""
+        return int(part.id().id())
+
     def sql(self, expression: Any) -> str:
         """The expression as SQL text."""
         return str(expression.sql())

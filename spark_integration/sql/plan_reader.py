@@ -20,6 +20,7 @@ from lsmstate.joins.plan.conditions import (
     Not,
     Opaque,
     Or,
+    is_volatile,
 )
 from lsmstate.joins.plan.join_tree import Alias, Filter, Join, Node, Other, Project, Source
 from lsmstate.spark_integration.catalyst.catalyst import OPERATORS, Catalyst
@@ -60,6 +61,8 @@ _WIDER: Final = {
 }
 #: Functions by the type of their result.
 _TYPES: Final = {"VectorL2Distance": "float", "VectorCosineSimilarity": "float"}
+#: What refers to an expression that is evaluated once.
+_REFERENCE: Final = "CommonExpressionRef"
 #: Operators whose result has the type of their operands, if that is a whole or a floating one.
 _OF_ONE_TYPE: Final = ("Add", "Subtract", "Multiply", "UnaryMinus", "Abs", "Least", "Greatest")
 
@@ -223,6 +226,13 @@ class _Reader:
                 return Literal(literal, sql)
             case "Between", (And() as both,):  # what stands for it
                 return both
+            case kind, _ if kind in (_REFERENCE, "CommonExpressionDef"):
+                found = replace(handle, arguments=arguments)
+                number = self._catalyst.shared_number(self.spark.expression(handle))
+                data_type = str(node.get("dataType", ""))
+                return Opaque(f"{kind}[{data_type}]", arguments, number, handle=found)
+            case "With", (of, *definitions) if not any(map(is_volatile, definitions)):
+                return _inlined(of, definitions)
             case "And", _:
                 return And(arguments)
             case "Or", _:
@@ -269,9 +279,9 @@ class _Reader:
                 return self._types.get(expression, "")
             case Literal(SparkLiteral(data_type=data_type)):
                 return data_type
-            case Opaque(name, arguments) if arguments:
+            case Opaque(name, arguments):
                 kind, _, details = name.partition("[")
-                if kind == "Cast":
+                if kind in ("Cast", _REFERENCE):
                     return details.partition(",")[0].rstrip("]")
                 return self._type_of(arguments[0]) if kind in _OF_ONE_TYPE else _TYPES.get(kind, "")
         return ""
@@ -342,6 +352,28 @@ def is_exact(literal: str, data_type: str) -> bool:
     digits = re.fullmatch(r"-?(\d{1,7})[YSL]?", literal)
     is_number = data_type in ("short", "integer", "long", "float", "double")
     return digits is not None and (is_number or data_type.startswith("decimal"))
+
+
+def _inlined(of: Expression, definitions: Sequence[Expression]) -> Expression:
+    """What Spark evaluates once, as the operand of BETWEEN, in each place that refers to it."""
+    values = {each.serial: each.arguments[0] for each in definitions if isinstance(each, Opaque)}
+
+    def filled(part: Expression) -> Expression:
+        match part:
+            case Column() | Literal():
+                return part
+            case Comparison(left, operator, right):
+                return Comparison(filled(left), operator, filled(right))
+            case And(operands) | Or(operands):
+                return replace(part, operands=tuple(map(filled, operands)))
+            case Not(operand):
+                return Not(filled(operand))
+            case Opaque():
+                if part.name.startswith(_REFERENCE):
+                    return values.get(part.serial, part)
+                return replace(part, arguments=tuple(map(filled, part.arguments)))
+
+    return filled(of)
 
 
 def _short(name: str) -> str:

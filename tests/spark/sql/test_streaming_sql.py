@@ -219,6 +219,18 @@ ANY_CONDITION = {
         "c.nk >= o.price AND c.nk <= o.ok",
         "interval in o, range in c",
     ),
+    "cust c JOIN ord o ON c.nk BETWEEN o.price AND o.ok": (
+        "c.nk >= o.price AND c.nk <= o.ok",
+        "interval in o, range in c",
+    ),
+    "cust c JOIN ord o ON nullif(c.nk, 3) BETWEEN o.price - 2 AND o.price": (
+        "c.key_1 <= o.price",
+        "merged into group 1",
+    ),
+    "cust c JOIN ord o ON c.ck < o.ck WHERE rand() + c.nk BETWEEN 0 AND 3": (
+        "c.ck < o.ck",
+        "range in o",
+    ),
     "cust c JOIN ord o ON abs(c.nk - o.price) <= 2": (
         "absc.nk - o.price <= 2",
         "range in o, checked on candidates",
