@@ -148,10 +148,12 @@ class StepRanges:
         if len(owners) <= MOST_RANGES or not self._may_repeat:
             yield bounds, owners
             return
-        equal = bounds.equal
+        equal, low, high = bounds.equal, bounds.low, bounds.high
         assert equal is None or isinstance(equal, pa.RecordBatch)
+        assert low is None or isinstance(low, pa.Array)
+        assert high is None or isinstance(high, pa.Array)
         columns = [] if equal is None else list(equal.columns)
-        columns += [each for each in (bounds.low, bounds.high) if each is not None]
+        columns += [each for each in (low, high) if each is not None]
         names = [str(at) for at in range(len(columns))]
         order = pc.sort_indices(
             pa.RecordBatch.from_arrays(columns, names), [(name, "ascending") for name in names]
@@ -161,8 +163,8 @@ class StepRanges:
             part = replace(
                 bounds,
                 equal=None if equal is None else equal.take(some),
-                low=None if bounds.low is None else bounds.low.take(some),
-                high=None if bounds.high is None else bounds.high.take(some),
+                low=None if low is None else low.take(some),
+                high=None if high is None else high.take(some),
             )
             yield part, owners[some.to_numpy()]
 
