@@ -1,11 +1,11 @@
 """A stateful operator in Spark's plan: route, the stateful node, metrics, unpack."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Final
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -35,8 +35,12 @@ from lsmstate.spark_integration.stateful_operator.query_start import (
     listen,
     operators_in,
 )
+from lsmstate.spark_integration.stateful_operator.result_products import RowArrays
 from lsmstate.spark_integration.stateful_operator.route import route_function
-from lsmstate.spark_integration.stateful_operator.unpack import unpack_function
+from lsmstate.spark_integration.stateful_operator.unpack import (
+    product_function,
+    unpack_function,
+)
 from lsmstate.state_location import local_path
 
 #: Buckets per core, where the number of cores is known.
@@ -136,6 +140,19 @@ def _routed(plan: StatefulPlan, inputs: Inputs) -> DataFrame:
 
 def _unpacked(payloads: DataFrame, plan: StatefulPlan, output: T.StructType) -> DataFrame:
     """The rows in the frames, with the columns of the result."""
+    make = multiplied_results if len(plan.parts) > 1 else flat_results
+    return make(payloads, plan, output)
+
+
+def multiplied_results(payloads: DataFrame, plan: StatefulPlan, output: T.StructType) -> DataFrame:
+    """The rows in the frames, which leave unpack as products."""
+    arrays = RowArrays.of(plan, output)
+    products = payloads.mapInArrow(product_function(plan, arrays), arrays.schema)
+    return _with_types(arrays.multiplied(products), output, {})
+
+
+def flat_results(payloads: DataFrame, plan: StatefulPlan, output: T.StructType) -> DataFrame:
+    """The rows in the frames, which unpack makes."""
     decimals = small_decimals(output) if is_classic(payloads.sparkSession) else {}
     travelled = T.StructType(
         [
@@ -150,12 +167,21 @@ def _unpacked(payloads: DataFrame, plan: StatefulPlan, output: T.StructType) -> 
     )
     integers = [place for place, f in enumerate(output) if f.name in decimals]
     rows = payloads.mapInArrow(unpack_function(plan, integers), travelled)
-    restored = scaled(rows, decimals) if decimals else {}
-    for f in output:
-        if carried_type(f.dataType) != f.dataType:
-            restored[f.name] = restore(F.col(quoted(f.name)), f.dataType)
+    return _with_types(rows, output, scaled(rows, decimals) if decimals else {})
+
+
+def _with_types(rows: DataFrame, output: T.StructType, restored: Mapping[str, Column]) -> DataFrame:
+    """The rows with the types of the result, where they travelled as other types."""
+    others = {
+        f.name: restore(F.col(quoted(f.name)), f.dataType)
+        for f in output
+        if carried_type(f.dataType) != f.dataType
+    }
     metadata = {f.name: f.metadata for f in output}
-    named = {name: c.alias(name, metadata=metadata[name]) for name, c in restored.items()}
+    named = {
+        name: column.alias(name, metadata=metadata[name])
+        for name, column in {**restored, **others}.items()
+    }
     return rows.withColumns(named) if named else rows
 
 

@@ -84,9 +84,18 @@ class ResultUnpacker:
 
     def results(self, rows: int, payload: pa.Buffer) -> Iterator[pa.RecordBatch]:
         """The results of a frame, in pieces. CorruptionError if they are not ``rows`` many."""
+        found = self.found(rows, payload)
+        if isinstance(found, Picked):
+            assert self._gatherer is not None, "the plan has parts where a frame holds picks"
+            yield from found.made(self._gatherer, RESULT_BYTES)
+        else:
+            yield found
+
+    def found(self, rows: int, payload: pa.Buffer) -> pa.RecordBatch | Picked:
+        """The results of a frame, or the picks that it holds. CorruptionError if they are not
+        ``rows`` many."""
         if self._gatherer is None or payload.slice(0, len(_MARK)).to_pybytes() != _MARK:
-            yield self._unscale(unpack_rows(payload, rows, self._schema))
-            return
+            return self._unscale(unpack_rows(payload, rows, self._schema))
         lengths = struct.unpack_from(self._header, payload)[1:]
         starts = accumulate(lengths, initial=struct.calcsize(self._header))
         messages = [payload.slice(s, n) for s, n in zip(starts, lengths, strict=False)]
@@ -101,8 +110,7 @@ class ResultUnpacker:
         widths = [
             size(batch)[place] for size, batch, place in zip(self._sizes, batches, at, strict=True)
         ]
-        picked = Picked(batches, at, np.add.reduce(widths))
-        yield from picked.made(self._gatherer, RESULT_BYTES)
+        return Picked(batches, at, np.add.reduce(widths))
 
     @property
     def _header(self) -> str:
@@ -113,7 +121,7 @@ def _pays(compact: Picked) -> bool:
     """Whether rows and places are that much smaller than the results."""
     places = 4 * len(compact.places) * len(compact)
     stored = places + sum(batch.nbytes for batch in compact.batches)
-    return bool(2 * stored + _LEAST_SAVED_BYTES <= compact.sizes.sum())
+    return bool(stored + _LEAST_SAVED_BYTES <= compact.sizes.sum())
 
 
 def _rows_frame(rows: pa.RecordBatch) -> ResultFrame:

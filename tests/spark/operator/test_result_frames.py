@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from decimal import Decimal
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,12 +29,18 @@ from support.examples import examples
 
 pytest.importorskip("pyspark", reason="lsmstate works without PySpark; these are frames for it")
 
+from pyspark.sql import types as T
+
 from lsmstate.spark_integration.columns.decimals import Unscaling, unscaled
 from lsmstate.spark_integration.stateful_operator import result_frames
 from lsmstate.spark_integration.stateful_operator.result_frames import (
     RESULT_BYTES,
     ResultPacker,
     ResultUnpacker,
+)
+from lsmstate.spark_integration.stateful_operator.result_products import (
+    ProductUnpacker,
+    RowArrays,
 )
 
 
@@ -70,6 +77,27 @@ def travelled(plan: Any, found: Any, integers: Collection[int] = ()) -> tuple[pa
     return pa.Table.from_batches(pieces, Unscaling(plan.output, integers).schema), is_picked
 
 
+def multiplied(plan: Any, found: Any) -> list[pa.RecordBatch]:
+    """The results of the products that come out of unpack, and how Spark would make them."""
+    output = T.StructType([T.StructField(field.name, T.NullType()) for field in plan.output])
+    unpacker = ProductUnpacker(plan, RowArrays.of(plan, output))
+    results = []
+    for frame in ResultPacker(plan).frames([found]):
+        for batch in unpacker.products(frame.rows, pa.py_buffer(frame.payload)):
+            batch.validate(full=True)
+            assert batch.num_rows <= 1 or batch.nbytes <= 2 * RESULT_BYTES
+            for number in range(batch.num_rows):
+                sides = [column[number].values for column in batch.columns]
+                chosen = list(product(*(range(len(side)) for side in sides)))
+                columns = [
+                    column.take(pa.array([places[number] for places in chosen], pa.int64()))
+                    for number, side in enumerate(sides)
+                    for column in side.flatten()
+                ]
+                results.append(pa.RecordBatch.from_arrays(columns, schema=plan.output))
+    return results
+
+
 # Spark has neither dictionaries nor views, and frames carry none.
 PLAIN = batches(maps=True, columns=(1, 4), most=6).filter(
     lambda batch: not any(word in str(batch.schema) for word in ("dictionary", "view"))
@@ -101,6 +129,11 @@ def test_results_of_any_types_come_out_as_they_went_in(sides, count, seed, least
     ]
     assert encoded[0] == encoded[1]
     found.validate(full=True)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(result_frames, "_LEAST_SAVED_BYTES", least_saved)
+        products = multiplied(plan, picked_of(sides, at))
+    rows = [row for batch in products for row in codec.encode(batch).to_pylist()]
+    assert sorted(rows) == sorted(encoded[1])
 
 
 def test_rows_that_are_in_many_results_travel_once():
@@ -136,6 +169,18 @@ def test_what_unpack_gives_is_bounded_however_wide_a_row_is():
     pieces = list(ResultUnpacker(plan).results(frame.rows, pa.py_buffer(frame.payload)))
     assert max(piece.nbytes for piece in pieces) <= RESULT_BYTES
     assert sum(piece.num_rows for piece in pieces) == 80
+
+
+def test_a_row_crosses_to_spark_once_per_product():
+    left = pa.record_batch({"k": list(range(300)), "text": ["x" * 1000] * 300})
+    right = pa.record_batch({"n": list(range(100, 400))})
+    at = [np.repeat(np.arange(50, 70), 500), np.tile(np.arange(10, 210), 50)]
+    plan = plan_of([left, right])
+    batches = multiplied(plan, picked_of([left, right], at))
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    wanted = expected(plan, [left, right], at).to_pylist()
+    assert sorted(rows, key=str) == sorted(wanted, key=str)
+    assert len(batches) < 100
 
 
 def test_small_results_travel_together():
