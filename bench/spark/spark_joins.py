@@ -82,7 +82,7 @@ def run_side(name: str, scale: float, home: Path) -> dict[str, float]:
 
     from lsmstate.spark_integration.demo.query import read_streams
     from lsmstate.spark_integration.demo.tpcds import stream_files
-    from lsmstate.spark_integration.session.configure import ARROW_OPTIONS
+    from lsmstate.spark_integration.session.configure import ARROW_OPTIONS, configure
 
     side = SIDES[name]
     files = stream_files(ROOT / ".data", scale, BATCHES)
@@ -100,6 +100,8 @@ def run_side(name: str, scale: float, home: Path) -> dict[str, float]:
     }
     for key, value in settings.items():
         builder = builder.config(key, value)
+    if side.order is None:
+        builder = configure(builder)  # workers are forked with their imports done
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
     streams = read_streams(spark, files)

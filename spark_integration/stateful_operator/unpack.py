@@ -1,6 +1,7 @@
 """unpack: frames of results become rows with the types of the query."""
 
 from collections.abc import Callable, Collection, Iterator
+from typing import Final
 
 import pyarrow as pa
 
@@ -14,7 +15,7 @@ from lsmstate.spark_integration.stateful_operator.result_products import (
 UnpackFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 #: Spark's error about an input's own column object shows this name beside the valid columns.
-_SHOWN_NAME = "name_columns_by_text_as_listed_here_not_by_an_inputs_own_column_object"
+_SHOWN_NAME: Final = "name_columns_by_text_as_listed_here_not_by_an_inputs_own_column_object"
 
 
 def unpack_function(plan: StatefulPlan, integers: Collection[int] = ()) -> UnpackFunction:
