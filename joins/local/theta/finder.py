@@ -13,7 +13,7 @@ from lsmstate.joins.local.parts.bound_rows import BoundRows
 from lsmstate.joins.local.parts.row_picks import Numbers
 from lsmstate.joins.local.theta.dense_ranges import DenseRanges, Matches
 from lsmstate.joins.local.theta.slabs import SecondRange
-from lsmstate.joins.local.theta.step_ranges import StepRanges
+from lsmstate.joins.local.theta.step_ranges import StepRanges, most_ranges
 from lsmstate.joins.local.theta.stored_rows import Mask, StoredRows
 from lsmstate.joins.local.theta.stretches import stretches
 from lsmstate.joins.local.theta.tiles import candidates, tiled
@@ -54,6 +54,7 @@ class Finder:
         self._stored = stored
         self._piece_bytes = piece_bytes
         self._is_append_only = is_append_only
+        self._most_ranges = most_ranges(store)
         #: Combinations that indexes have picked so far.
         self.candidates = 0
 
@@ -136,7 +137,13 @@ class Finder:
             and not is_first
             and self._store.streams[step.index.name].expiry is None
         )
-        ranges = StepRanges(step, sorted(lengths), may_be_dense=may_be_dense, may_repeat=may_repeat)
+        ranges = StepRanges(
+            step,
+            sorted(lengths),
+            self._most_ranges,
+            may_be_dense=may_be_dense,
+            may_repeat=may_repeat,
+        )
         count = size_of(found)
         second: SecondRange | None = None
         if step.second is not None and not is_first:

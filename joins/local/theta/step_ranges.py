@@ -16,10 +16,12 @@ from lsmstate.joins.local.parts.row_picks import Numbers
 from lsmstate.joins.local.theta.dense_ranges import DenseRanges, is_readable, leave_no_gap
 from lsmstate.joins.local.theta.lengths import least_low, length_classes
 from lsmstate.joins.specs.theta import Step, ThetaIndex
-from lsmstate.store import RangeBounds
+from lsmstate.store import MultimapStore, RangeBounds
 
-#: Ranges that are looked up at once: each takes some 100 bytes.
-MOST_RANGES: Final = 1 << 14
+#: Ranges that may be looked up at once in any case; each takes some 100 bytes.
+LEAST_RANGES: Final = 1 << 14
+#: Bytes of the memory cap for each range that may be looked up at once.
+CAP_BYTES: Final = 512
 Item = TypeVar("Item")
 
 
@@ -39,21 +41,34 @@ def key_values(index: ThetaIndex, rows: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=index.key_schema)
 
 
+def most_ranges(store: MultimapStore) -> int:
+    """How many ranges may be looked up at once: they take a quarter of the memory cap."""
+    return max(LEAST_RANGES, store.stats().memory_limit_bytes // CAP_BYTES)
+
+
 class StepRanges:
     """Makes the ranges of one step."""
 
     def __init__(
-        self, step: Step, lengths: Sequence[int], *, may_be_dense: bool, may_repeat: bool
+        self,
+        step: Step,
+        lengths: Sequence[int],
+        most_ranges: int,
+        *,
+        may_be_dense: bool,
+        may_repeat: bool,
     ) -> None:
         """
         Args:
             step: The step.
             lengths: Of an interval's index the length classes in use.
+            most_ranges: How many ranges may be looked up at once.
             may_be_dense: Whether ranges that leave no gap are to be told as such.
             may_repeat: Whether a row may lie in ranges that are looked up apart.
         """
         self._step = step
         self._lengths = lengths
+        self._most_ranges = most_ranges
         self._may_be_dense = may_be_dense and not step.equal
         self._may_repeat = may_repeat
 
@@ -128,7 +143,7 @@ class StepRanges:
             else:
                 lows[each] = low
         # Classes share no keys, so nothing is read twice if some of them are looked up at a time.
-        together = max(1, MOST_RANGES // count)
+        together = max(1, self._most_ranges // count)
         for some in batched(lows.items(), together):
             every = pa.array(np.tile(np.arange(count), len(some)))
             columns = [each.take(every) for each in equal]
@@ -145,7 +160,7 @@ class StepRanges:
     ) -> Iterator[tuple[RangeBounds, Numbers]]:
         """The same in parts of a bounded size, in the order of lower bounds: few rows are in ranges
         of several parts."""
-        if len(owners) <= MOST_RANGES or not self._may_repeat:
+        if len(owners) <= self._most_ranges or not self._may_repeat:
             yield bounds, owners
             return
         equal, low, high = bounds.equal, bounds.low, bounds.high
@@ -158,8 +173,8 @@ class StepRanges:
         order = pc.sort_indices(
             pa.RecordBatch.from_arrays(columns, names), [(name, "ascending") for name in names]
         )
-        for start in range(0, len(owners), MOST_RANGES):
-            some = order.slice(start, MOST_RANGES)
+        for start in range(0, len(owners), self._most_ranges):
+            some = order.slice(start, self._most_ranges)
             part = replace(
                 bounds,
                 equal=None if equal is None else equal.take(some),

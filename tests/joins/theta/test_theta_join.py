@@ -71,7 +71,8 @@ def test_any_condition_any_cut_and_any_restart(seed: int) -> None:
         patch.object(slabs, "WORTH", worth),
         patch.object(slabs, "SMALL", small),
         patch.object(slabs, "LARGE", large),
-        patch.object(step_ranges, "MOST_RANGES", step_ranges.MOST_RANGES if worth else large),
+        patch.object(step_ranges, "LEAST_RANGES", step_ranges.LEAST_RANGES if worth else large),
+        patch.object(step_ranges, "CAP_BYTES", step_ranges.CAP_BYTES if worth else 1 << 60),
         patch.object(dense_ranges, "LEAST", worth or 1),
         patch.object(dense_ranges, "OVERLAP", 0 if not worth else dense_ranges.OVERLAP),
     ):
