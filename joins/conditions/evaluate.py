@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 from lsmstate.cython_ext.rows.arrow_read import plain_column, plain_type
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.conditions.columns import Column
+from lsmstate.joins.conditions.decimal_words import computed
 from lsmstate.joins.conditions.distances import DISTANCES, distances
 from lsmstate.joins.conditions.key_types import cast_key, common_key_type
 from lsmstate.joins.conditions.literals import date_of, time_of
@@ -556,6 +557,9 @@ class _Rows:
             _decimal_digits(side.type, own) for side, own in zip(sides, digits, strict=True)
         )
         kind = _decimal_result(sign, p1, s1, p2, s2)
+        narrow = computed(sign, list(sides), kind)
+        if narrow is not None:
+            return narrow
         step = Decimal(1).scaleb(-kind.scale)
         found: list[Decimal | None] = []
         for left, right in zip(*(side.to_pylist() for side in sides), strict=True):

@@ -6,7 +6,7 @@ common, as after Spark's analyzer; a self-join renames one side by a ``Project``
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from lsmstate.errors import InvalidArgumentError
@@ -120,6 +120,36 @@ class Alias:
         return self.input.columns
 
 
+@dataclass(frozen=True)
+class AggregateCall:
+    """A call of an aggregate function."""
+
+    function: str
+    """As the front end calls it."""
+    arguments: tuple[Expression, ...]
+    condition: Expression | None
+    """Which rows count (FILTER); None: all."""
+    is_distinct: bool
+    result: int
+    """In which of the node's columns it is."""
+    handle: object = field(compare=False, repr=False)
+
+    def __str__(self) -> str:
+        shown = ", ".join(map(str, self.arguments))
+        only = "" if self.condition is None else f" FILTER (WHERE {self.condition})"
+        return f"{self.function}({'DISTINCT ' * self.is_distinct}{shown}){only}"
+
+
+@dataclass(frozen=True)
+class Aggregation:
+    """What an aggregate computes of its input."""
+
+    groupings: tuple[Expression, ...]
+    calls: tuple[AggregateCall, ...]
+    beside: frozenset[Column] = frozenset()
+    """Columns that its results read outside of calls."""
+
+
 @dataclass(frozen=True, eq=False)
 class Other:
     """Any other operator. Nothing moves through it, and it is never part of a group. ``reads``:
@@ -130,6 +160,7 @@ class Other:
     columns: tuple[Column, ...]
     is_aggregate: bool = False
     reads: frozenset[Column] | None = None
+    aggregation: Aggregation | None = None
     handle: object = None
 
     def __post_init__(self) -> None:

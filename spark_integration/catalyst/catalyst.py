@@ -40,6 +40,9 @@ OPERATORS: Final = {
     "OR": "Or",
     "NOT": "Not",
 }
+#: Where an expression stands in a node: its place in a projection; ``filter`` or ``join``; what it
+#: is of an aggregate, and its place there.
+Slot = int | str | tuple[str, int]
 ArrowFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 OUTPUT_MODES: Final = ("append", "update", "complete")
 
@@ -272,11 +275,15 @@ class Catalyst:
         """A child of a plan or of an expression."""
         return node.children().apply(place)
 
-    def slot(self, node: Any, slot: int | str) -> Any:
+    def slot(self, node: Any, slot: Slot) -> Any:
         """An expression of a node: by its place in a projection, or the condition of a ``filter``
-        or ``join``."""
+        or ``join``; of an aggregate one of its groupings or results."""
         if isinstance(slot, int):
             return node.projectList().apply(slot)
+        if isinstance(slot, tuple):
+            kind, place = slot
+            listed = node.groupingExpressions if kind == "grouping" else node.aggregateExpressions
+            return listed().apply(place)
         return node.condition().get() if slot == "join" else node.condition()
 
     def output(self, node: Any) -> list[list[dict[str, Any]]]:
@@ -374,6 +381,31 @@ class Catalyst:
             metadata = self._some(self._metadata(like, without_metadata))
         alias = self._expression("Alias")
         return alias(value, name, expr_id, qualifier, metadata, self._no_values)
+
+    def type_json(self, expression: Any) -> str:
+        """The type of an expression, as JSON."""
+        return str(expression.dataType().json())
+
+    def aggregate_function(self, call: Any) -> Any:
+        """The function that is called in a call of an aggregate."""
+        return call.aggregateFunction()
+
+    def shown_name(self, function: Any) -> str:
+        """The name of a function as SQL has it."""
+        return str(function.prettyName())
+
+    def children_count(self, node: Any) -> int:
+        """How many children a plan or an expression has."""
+        return int(node.children().size())
+
+    def aggregated(self, plan: Any) -> list[Any]:
+        """What an aggregate computes, without the names."""
+        return [value.child() for value in items(plan.aggregateExpressions())]
+
+    def aggregate(self, groupings: Sequence[Any], results: Sequence[Any], child: Any) -> Any:
+        """The results, which are named, of each group."""
+        make = self._logical("Aggregate")
+        return make(self._seq(groupings), self._seq(results), child, self._none)
 
     def filter(self, condition: Any, child: Any) -> Any:
         return self._logical("Filter")(condition, child)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lsmstate.joins.plan.conditions import Expression
-from lsmstate.spark_integration.catalyst.catalyst import Catalyst
+from lsmstate.spark_integration.catalyst.catalyst import Catalyst, Slot
 
 
 @dataclass(frozen=True)
@@ -19,8 +19,9 @@ class ExpressionHandle:
     """An expression of a node: its condition, or one of its values; then child by child."""
 
     node: NodeHandle
-    slot: int | str
-    """Position in a projection, ``filter`` or ``join``."""
+    slot: Slot
+    """Position in a projection, ``filter`` or ``join``; of an aggregate ``grouping`` or ``result``
+    and its position."""
     path: tuple[int, ...] = ()
     arguments: tuple[Expression, ...] = ()
     """What it was read with: other arguments make it another expression."""
@@ -33,7 +34,7 @@ class SparkPlan:
         self.catalyst = catalyst
         self.root = root
         self._nodes: dict[tuple[int, ...], Any] = {(): root}
-        self._expressions: dict[tuple[NodeHandle, int | str, tuple[int, ...]], Any] = {}
+        self._expressions: dict[tuple[NodeHandle, Slot, tuple[int, ...]], Any] = {}
 
     def node(self, handle: NodeHandle) -> Any:
         return self._node(handle.path)
@@ -46,7 +47,7 @@ class SparkPlan:
             self._nodes[path] = self.catalyst.child(self._node(path[:-1]), path[-1])
         return self._nodes[path]
 
-    def _expression(self, handle: NodeHandle, slot: int | str, path: tuple[int, ...]) -> Any:
+    def _expression(self, handle: NodeHandle, slot: Slot, path: tuple[int, ...]) -> Any:
         key = (handle, slot, path)
         if key not in self._expressions:
             if path:

@@ -93,7 +93,7 @@ class JoinRequest:
         """The inner join by its equalities alone, before an operator is made of it."""
         plan = self._inner_plan(spec)
         function = run_join(spec, plan.inputs)
-        return InnerJoin(plan, self.inputs, function, self._inner_output())
+        return InnerJoin(plan, self.inputs, function, self._inner_output(), spec)
 
     def in_time(self, spec: TimedSpec, result_time: str | None) -> DataFrame:
         """Build the inner join of the rows that event time keeps."""
@@ -194,6 +194,7 @@ class InnerJoin:
     inputs: Inputs
     function: BucketFunction
     output: T.StructType
+    spec: JoinSpec | GraphSpec
 
 
 def _explaining(plan: StatefulPlan, more: str) -> StatefulPlan:

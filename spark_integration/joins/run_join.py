@@ -8,6 +8,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from lsmstate.joins.kinds import kind_of
+from lsmstate.joins.local.aggregates.groups import Groups
 from lsmstate.joins.local.changes.input import UNMATCHED_RETRACTIONS
 from lsmstate.joins.local.parts.probe_order import ProbeOrder
 from lsmstate.joins.local.parts.row_picks import Picked
@@ -47,6 +48,7 @@ def run_join(
     result_times: Callable[[pa.Schema], ResultTimes] | None = None,
     gives_picks: bool = False,
     most_results: float | None = None,
+    groups: Callable[[], Groups] | None = None,
 ) -> BucketFunction:
     """Make the function that Spark calls for each bucket and micro-batch.
 
@@ -62,6 +64,7 @@ def run_join(
         result_times: Makes what adds the event time to results; None: they have none.
         most_results: Most results for each row of a batch; None: they are logged.
         gives_picks: Whether the plan has ``parts``, so that results may leave as picks.
+        groups: Makes what results are aggregated in; None: they leave as they are.
 
     Returns:
         The function.
@@ -86,6 +89,7 @@ def run_join(
         )
         joined = make(spec, store, context)
         times = None if result_times is None else result_times(bucket.schema)
+        grouped = None if groups is None else groups()
         late.forget(bucket, store)
         for batch, is_more_coming in _with_more(batches):
             rows, keys = batch.rows, None
@@ -98,13 +102,18 @@ def run_join(
             if times is not None:
                 times.arrived(batch)
                 yield from map(times.added, found)
+            elif grouped is not None:
+                yield from grouped.add(found)
             else:
                 yield from found.picks() if gives_picks else found
             late.keep(bucket, store, batch, joined.late_rows, joined.watermark_us)
             malformed.keep(bucket, store, batch, getattr(joined, "malformed_rows", None))
         if bucket.watermark_us is not None:
-            yield from joined.advance(bucket.watermark_us)
+            final = joined.advance(bucket.watermark_us)
+            yield from final if grouped is None else grouped.add(final)
         joined.finish()
+        if grouped is not None:
+            yield from grouped.rows()
         if times is not None:
             bucket.tally.ticks = 1
             yield times.tick(bucket.watermark_us)

@@ -12,6 +12,11 @@ from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.plan.explain import explain
 from lsmstate.joins.plan.join_tree import MultiJoin, Node, Other, is_streaming, parents_first
 from lsmstate.joins.plan.prune import pruned
+from lsmstate.joins.plan.pushed_aggregates import (
+    JoinAggregate,
+    aggregates_of_joins,
+    explained_aggregate,
+)
 from lsmstate.joins.plan.tsc import (
     Conversion,
     GroupRule,
@@ -23,7 +28,9 @@ from lsmstate.joins.plan.unions import unions_of_joins, with_joins_gathered
 from lsmstate.spark_integration.catalyst.catalyst import OUTPUT_MODES, Catalyst, analyzed_plan
 from lsmstate.spark_integration.joins.shares import explain_join
 from lsmstate.spark_integration.plan.inputs import UnfitInputError
+from lsmstate.spark_integration.sql.aggregates import NotPushedError, write_aggregate
 from lsmstate.spark_integration.sql.join_groups import (
+    built_join,
     fits_several_groups,
     joined_frames,
     joined_groups,
@@ -63,12 +70,16 @@ class Converted:
     conversion: Conversion | None
     update_as_append: bool = False
     """Whether it is to be run in append mode where update is asked for: the rows are the same."""
+    aggregates: tuple[str, ...] = ()
+    """What became of each aggregate above a merged join."""
 
     def explained(self) -> str:
         parts = [explain(self.conversion)] if self.conversion is not None else []
         if self.conversion is not None and self.is_converted and self.dataframe is not None:
             lines = explain_join(self.dataframe).splitlines()
             parts += ["Operator", *(f"  {line}" for line in lines)]
+        if self.aggregates:
+            parts += ["Aggregates", *(f"  {line}" for line in self.aggregates)]
         if self.note:
             parts += ["Note", f"  {self.note}"]
         return "\n".join(parts)
@@ -129,13 +140,13 @@ def convert(
         )
     try:
         try:
-            rebuilt = _rebuilt(read, conversion, rows, options)
+            rebuilt, aggregates = _rebuilt(read, conversion, rows, options)
         except UnfitInputError:
             if len(conversion.multi_joins) < 2:
                 raise
             # An input of another group that cannot be stored is no reason to give up the largest.
             conversion = largest_group(read.tree)
-            rebuilt = _rebuilt(read, conversion, rows, options)
+            rebuilt, aggregates = _rebuilt(read, conversion, rows, options)
     except UnfitInputError as unfit:
         return unconverted(str(unfit), conversion)
     after = cache(partial(catalyst.refusal, rebuilt))
@@ -152,7 +163,13 @@ def convert(
     if unlinked := _unlinked(catalyst, rebuilt, conversion):
         return Converted(None, False, _reasons(conversion), unlinked, conversion)
     return Converted(
-        catalyst.dataframe(rebuilt), True, _reasons(conversion), "", conversion, update_as_append
+        catalyst.dataframe(rebuilt),
+        True,
+        _reasons(conversion),
+        "",
+        conversion,
+        update_as_append,
+        tuple(aggregates),
     )
 
 
@@ -269,7 +286,8 @@ def _no_joins(conversion: Conversion) -> str:
 
 def _rebuilt(
     read: ReadPlan, conversion: Conversion, rows: Mapping[str, int], options: Mapping[str, Any]
-) -> Any:
+) -> tuple[Any, list[str]]:
+    """The converted plan, and what became of its aggregates."""
     catalyst = read.spark.catalyst
 
     def frames(writer: PlanWriter, multi_join: MultiJoin) -> list[DataFrame]:
@@ -292,6 +310,32 @@ def _rebuilt(
     if len(conversion.multi_joins) > 1:
         union, branches = next(unions_of_joins(tree))
         instead[union] = write_joins
+    told: list[str] = []
+
+    def write_partly(found: JoinAggregate) -> Callable[[PlanWriter], Any]:
+        def write(writer: PlanWriter) -> Any:
+            multi_join = found.multi_join
+            try:
+                if not (multi_join.is_linked and fits_several_groups(options)):
+                    raise NotPushedError(
+                        "only joins by equalities, without Time and Skew, aggregate"
+                    )
+                built = built_join(multi_join, frames(writer, multi_join), rows, options)
+                plan = write_aggregate(catalyst, writer, found, built, read.spark.expression)
+            except NotPushedError as reason:
+                told.append(explained_aggregate(found.node, str(reason)))
+                del instead[found.node]
+                return writer.plan(found.node)
+            told.append(explained_aggregate(found.node, None))
+            return plan
+
+        return write
+
+    for node, found in aggregates_of_joins(tree):
+        if isinstance(found, str):
+            told.append(explained_aggregate(node, found))
+        elif len(conversion.multi_joins) == 1:
+            instead[node] = write_partly(found)
     waits = bool(stateful_above(conversion.after))
     writer = PlanWriter(read, write_join, write_nodes=instead, passes_watermark=waits)
-    return writer.plan(tree)
+    return writer.plan(tree), told

@@ -1,13 +1,14 @@
 """A multi-way join of a plan, built as a ``multiway_join`` over DataFrames."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice, pairwise
 from typing import Any, Final
 
 from pyspark.sql import DataFrame
 
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.conditions.columns import Column as StreamColumn
 from lsmstate.joins.options import SKEW, STATE
 from lsmstate.joins.plan.conditions import Column
 from lsmstate.joins.plan.join_tree import MultiJoin, Node, Source, parents_first
@@ -16,10 +17,11 @@ from lsmstate.joins.plan.signature import leaf_name, signature
 from lsmstate.joins.specs.one_key import output_names
 from lsmstate.spark_integration.catalyst.catalyst import Catalyst
 from lsmstate.spark_integration.catalyst.names import quoted
-from lsmstate.spark_integration.joins.multiway_join import multiway_join
+from lsmstate.spark_integration.joins.multiway_join import inner_join, multiway_join
+from lsmstate.spark_integration.joins.request import InnerJoin
 from lsmstate.spark_integration.joins.several import WantedJoin, join_together
 from lsmstate.spark_integration.plan.inputs import UnfitInputError
-from lsmstate.spark_integration.plan.options import nearest
+from lsmstate.spark_integration.plan.options import OperatorOptions, nearest
 
 #: Under which the checkpoint keeps the join it was started with.
 SIGNATURE: Final = "multi-way join"
@@ -84,6 +86,38 @@ def input_names(groups: Iterable[MultiJoin]) -> list[list[str]]:
     joins = list(groups)
     distinct = _distinct(leaf_name(node) for join in joins for node in join.inputs)
     return [list(islice(distinct, len(join.inputs))) for join in joins]
+
+
+@dataclass(frozen=True)
+class BuiltJoin:
+    """A multi-way join before an operator is made of it."""
+
+    join: InnerJoin
+    streams: Mapping[str, DataFrame]
+    columns: Mapping[Column, StreamColumn]
+    """By column of the plan, that of a stream."""
+
+
+def built_join(
+    multi_join: MultiJoin,
+    frames: Sequence[DataFrame],
+    rows: Mapping[str, int],
+    options: Mapping[str, Any],
+) -> BuiltJoin:
+    """Build the join that ``joined_frames`` would make an operator of, with its settings. Arguments
+    and errors are the same; ``options`` are such that ``fits_several_groups``."""
+    (names,) = input_names([multi_join])
+    _check_rows(rows, names)
+    join = _wanted(multi_join, names, frames, rows)
+    spark = frames[0].sparkSession
+    checked = OperatorOptions.of(spark, options.get("state", STATE))
+    built = inner_join(join.streams, join.on, checked, join.rows, join.pins)
+    columns = {
+        column: StreamColumn(name, shown)
+        for (name, frame), node in zip(join.streams.items(), multi_join.inputs, strict=True)
+        for column, shown in zip(node.columns, frame.columns, strict=True)
+    }
+    return BuiltJoin(built, join.streams, columns)
 
 
 def _wanted(

@@ -22,7 +22,17 @@ from lsmstate.joins.plan.conditions import (
     Or,
     is_volatile,
 )
-from lsmstate.joins.plan.join_tree import Alias, Filter, Join, Node, Other, Project, Source
+from lsmstate.joins.plan.join_tree import (
+    AggregateCall,
+    Aggregation,
+    Alias,
+    Filter,
+    Join,
+    Node,
+    Other,
+    Project,
+    Source,
+)
 from lsmstate.spark_integration.catalyst.catalyst import OPERATORS, Catalyst
 from lsmstate.spark_integration.catalyst.plan_nodes import ExpressionHandle, NodeHandle, SparkPlan
 
@@ -312,8 +322,42 @@ class _Reader:
             )
         columns = self._output(node, handle)
         is_aggregate = kind in _AGGREGATES
-        reads = self._read_by(node, inputs) if kind == "Aggregate" else None
-        return Other(kind, tuple(inputs), columns, is_aggregate, reads, handle)
+        if kind != "Aggregate":
+            return Other(kind, tuple(inputs), columns, is_aggregate, handle=handle)
+        reads, aggregation = self._read_by(node, inputs), self._aggregation(node, handle)
+        return Other(kind, tuple(inputs), columns, is_aggregate, reads, aggregation, handle)
+
+    def _aggregation(self, node: Json, handle: NodeHandle) -> Aggregation:
+        groupings = tuple(
+            self._expression(nodes, ExpressionHandle(handle, ("grouping", place)))
+            for place, nodes in enumerate(node["groupingExpressions"])
+        )
+        found: list[AggregateCall | Column] = []
+        for place, nodes in enumerate(node["aggregateExpressions"]):
+            found += self._calls(iter(nodes), ExpressionHandle(handle, ("result", place)), place)
+        calls = tuple(part for part in found if isinstance(part, AggregateCall))
+        beside = frozenset(part for part in found if isinstance(part, Column))
+        return Aggregation(groupings, calls, beside)
+
+    def _calls(
+        self, nodes: Iterator[Json], handle: ExpressionHandle, result: int
+    ) -> list[AggregateCall | Column]:
+        """The calls of aggregate functions in the next expression of the preorder, and the columns
+        beside them."""
+        node = next(nodes)
+        parts = [replace(handle, path=(*handle.path, at)) for at in range(node["num-children"])]
+        if _short(node["class"]) == "AttributeReference":
+            return [self._column(node)]
+        if _short(node["class"]) != "AggregateExpression":
+            return [found for part in parts for found in self._calls(nodes, part, result)]
+        function = next(nodes)
+        arguments = tuple(
+            self._read_expression(nodes, replace(parts[0], path=(*parts[0].path, at)))
+            for at in range(function["num-children"])
+        )
+        condition = self._read_expression(nodes, parts[1]) if len(parts) > 1 else None
+        name = _short(function["class"])
+        return [AggregateCall(name, arguments, condition, node["isDistinct"], result, handle)]
 
     def _read_by(self, node: Json, inputs: Sequence[Node]) -> frozenset[Column]:
         """Of the columns of the inputs, those in the node's expressions."""

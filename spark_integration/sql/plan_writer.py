@@ -146,17 +146,18 @@ class PlanWriter:
     def _project(self, node: Project) -> Any:
         child = self.plan(node.input)
         if not isinstance(node.handle, NodeHandle):
-            return self._catalyst.project([self._named(*value) for value in node.values], child)
+            return self._catalyst.project([self.named(*value) for value in node.values], child)
         # Where it was read a column is written as the user wrote it, in upper case for instance.
         values = [
             self._original(ExpressionHandle(node.handle, place))
             if value == column
-            else self._named(column, value)
+            else self.named(column, value)
             for place, (column, value) in enumerate(node.values)
         ]
         return self._catalyst.project(values, child)
 
-    def _named(self, column: Column, value: Expression) -> Any:
+    def named(self, column: Column, value: Expression) -> Any:
+        """The value under the id and name of a column of the original plan."""
         if value == column:
             return self.attribute(column)
         if column in self._read.named:
@@ -205,6 +206,11 @@ class PlanWriter:
         )
 
     def _under_own_ids(self, plan: Any, columns: Mapping[Column, Any]) -> Any:
+        return self._catalyst.project(self.own(columns), plan)
+
+    def own(self, columns: Mapping[Column, Any]) -> list[Any]:
+        """The attributes under the ids that the columns have in the original plan. Columns that it
+        lacks are known by them from now on."""
         own = []
         for column, attribute in columns.items():
             if self._was_read(column):
@@ -212,7 +218,7 @@ class PlanWriter:
             else:
                 self._attributes[column] = attribute
                 own.append(attribute)
-        return self._catalyst.project(own, plan)
+        return own
 
     def _was_read(self, column: Column) -> bool:
         return column in self._read.named or column in self._read.attributes

@@ -28,8 +28,8 @@ ORDER = {
         *("conditions", "plan", "routing", "routing/skew", "routing/ranges", "routing/documents"),
         "routing/scaling",
         "specs",
-        *("local/parts", "local/inner", "local/changes", "local/rooted", "local/similarity"),
-        *("local/timed", "local/theta", "local/documents"),
+        *("local/parts", "local/aggregates", "local/inner", "local/changes", "local/rooted"),
+        *("local/similarity", "local/timed", "local/theta", "local/documents"),
     ),
     "spark_integration": (
         *(

@@ -7,7 +7,7 @@ multiplies them least is fetched next, its count being known exactly. A combinat
 when the last of its rows arrives. (UMJoin, section 3.1: iterative probing; the paper has one key.)
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -26,8 +26,10 @@ from lsmstate.joins.local.parts.bound_rows import (
     grouped,
     parts_of,
 )
+from lsmstate.joins.local.parts.cross_product import Side, combinations
 from lsmstate.joins.local.parts.full_history import KeepsAllRows
 from lsmstate.joins.local.parts.probe_order import ProbeOrder
+from lsmstate.joins.local.parts.products import Product
 from lsmstate.joins.local.parts.results import Results, check_finished
 from lsmstate.joins.local.parts.row_picks import Numbers, Picked
 from lsmstate.joins.local.parts.write_parts import WriteParts
@@ -104,6 +106,7 @@ class GraphJoin(KeepsAllRows):
             self.results(batch.stream, parts),
             (self._picked(c) for part in parts for c in self._combinations(batch.stream, part)),
             self._spec.output_schema,
+            lambda needed: self._products(batch.stream, parts, needed),
         )
         return self._unfinished
 
@@ -159,27 +162,60 @@ class GraphJoin(KeepsAllRows):
     def _indexes_of(self, stream: str) -> list[Index]:
         return [index for index in self._spec.indexes if index.stream == stream]
 
-    def _combinations(self, stream: str, rows: pa.RecordBatch) -> Iterator["Combinations"]:
-        """All combinations of all streams that hold one of ``rows``, depth first."""
+    def _products(
+        self, stream: str, parts: Sequence[pa.RecordBatch], needed: Collection[str]
+    ) -> Iterator[Product]:
+        """The results as products; rows of streams that are not ``needed`` are counted where that
+        can be done, not read."""
+        for part in parts:
+            for found in self._combinations(stream, part, needed):
+                starts = np.arange(len(found) + 1, dtype=np.int64)
+                sides = {
+                    name: Side(bound.rows, starts, bound.sizes[bound.at], bound.at)
+                    for name in self._spec.streams
+                    if name in needed and (bound := found.bound.get(name)) is not None
+                }
+                counts = [partner.counts for partner in found.partners.values()]
+                times = combinations([np.ones(len(found), dtype=np.int64), *counts])
+                yield Product(sides, times)
+
+    def _combinations(
+        self, stream: str, rows: pa.RecordBatch, needed: Collection[str] | None = None
+    ) -> Iterator["Combinations"]:
+        """All combinations of all streams that hold one of ``rows``, depth first. Streams that are
+        not ``needed`` may be left as partners, whose counts are then exact; None: all are."""
         own = BoundRows(rows, row_sizes(rows), np.arange(rows.num_rows, dtype=np.int64))
         stack = [iter([Combinations({stream: own}, {})])]
         while stack:
             found = next(stack[-1], None)
             if found is None:
                 stack.pop()
-            elif len(found.bound) == len(self._spec.streams):
+            elif len(found.bound) + found.counted == len(self._spec.streams):
                 yield found
             else:
-                stack.append(self._extended(found))
+                stack.append(self._extended(found, needed))
 
-    def _extended(self, found: "Combinations") -> Iterator["Combinations"]:
-        """The combinations with the rows of one more stream."""
+    def _extended(
+        self, found: "Combinations", needed: Collection[str] | None
+    ) -> Iterator["Combinations"]:
+        """The combinations with the rows of one more stream; if all others need only be counted,
+        with their counts."""
         found = self._looked_up(found)
         if len(found) == 0:
             return
+        counted = {
+            name
+            for name, partner in found.partners.items()
+            if needed is not None
+            and name not in needed
+            and set(self._spec.held_by(name)) <= set(partner.index.classes)
+        }
+        if len(found.bound) + len(counted) == len(self._spec.streams):
+            yield replace(found, counted=len(counted))
+            return
         # Ties go to the stream that is named first, so that a retry fetches in the same order.
         name = min(
-            (stream for stream in self._spec.streams if stream in found.partners),
+            (s for s in self._spec.streams if s in found.partners and s not in counted),
             key=lambda stream: int(found.partners[stream].counts.sum()),
         )
         yield from self._fetched(found, name)
@@ -289,6 +325,8 @@ class Combinations:
 
     bound: Mapping[str, BoundRows]
     partners: Mapping[str, Partner]
+    counted: int = 0
+    """How many of the partners stand for all their rows."""
 
     def __len__(self) -> int:
         return len(next(iter(self.bound.values())).at)

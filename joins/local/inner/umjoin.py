@@ -106,6 +106,7 @@ class UMJoin(KeepsAllRows):
             (rows for m in matches for rows in self._combiner.combined(*m)),
             (picked for m in matches for picked in self._combiner.picked(*m)),
             self._spec.output_schema,
+            lambda needed: (p for m in matches for p in self._combiner.products(*m, needed)),
         )
         return self._unfinished
 

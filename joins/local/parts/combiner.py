@@ -4,7 +4,7 @@ Keys are positions in the distinct keys of an arrived batch. Keys of few rows ar
 groups, for which each stored row is fetched once; a hot key by itself, in nested pieces.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -13,7 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lsmstate.cython_ext.rows.gather import Gatherer
-from lsmstate.joins.local.parts.cross_product import Side, cross_product
+from lsmstate.joins.local.parts.cross_product import Side, combinations, cross_product
+from lsmstate.joins.local.parts.products import Product
 from lsmstate.joins.local.parts.row_picks import Numbers, Picked
 from lsmstate.schema.arrow_sizes import RowSizes, least_row_bytes
 from lsmstate.store import Probe
@@ -67,7 +68,7 @@ class Combiner:
     ) -> Iterator[pa.RecordBatch]:
         """Per key all combinations. Each stream is either ``at_hand`` or in ``probes``, and has
         rows under every one of the ``keys``, which ascend."""
-        for sides in self._products(at_hand, probes, keys):
+        for _, sides in self._products(at_hand, probes, keys):
             sources = self._gatherer.sources([side.rows for side in sides])
             for piece in cross_product(sides, self._piece_bytes):
                 yield sources.gather(piece.places)
@@ -77,15 +78,33 @@ class Combiner:
     ) -> Iterator[Picked]:
         """The same, not made yet: of each group of keys or piece of a hot one, in pieces of at most
         32,768 rows that would take at most ``_PICKED_BYTES``."""
-        for sides in self._products(at_hand, probes, keys):
+        for _, sides in self._products(at_hand, probes, keys):
             yield from cross_product(sides, _PICKED_BYTES)
+
+    def products(
+        self,
+        at_hand: Mapping[str, GroupedRows],
+        probes: Mapping[str, Probe],
+        keys: Numbers,
+        needed: Collection[str],
+    ) -> Iterator[Product]:
+        """The same as products. Rows of streams that are not ``needed`` are counted, not read."""
+        shown = {name: rows for name, rows in at_hand.items() if name in needed}
+        read = {name: probe for name, probe in probes.items() if name in needed}
+        counts = [np.diff(rows.starts) for name, rows in at_hand.items() if name not in shown]
+        counts += [probe.counts for name, probe in probes.items() if name not in read]
+        names = [name for name in self._streams if name in shown or name in read]
+        for own, sides in self._products(shown, read, keys):
+            ones = np.ones(len(own), dtype=np.int64)
+            times = combinations([ones, *(count[own] for count in counts)])
+            yield Product(dict(zip(names, sides, strict=True)), times)
 
     def _products(
         self, at_hand: Mapping[str, GroupedRows], probes: Mapping[str, Probe], keys: Numbers
-    ) -> Iterator[list[Side]]:
-        """What is to be multiplied, one after the other."""
+    ) -> Iterator[tuple[Numbers, list[Side]]]:
+        """What is to be multiplied, one after the other, and its keys."""
         if not probes:
-            yield self._sides(at_hand, keys, {})
+            yield keys, self._sides(at_hand, keys, {})
             return
         weights = {name: self._weights(name, probes[name])[keys] for name in probes}
         ends = [np.cumsum(weight) for weight in weights.values()]
@@ -98,9 +117,10 @@ class Combiner:
             ]
             last = max(first + 1, min(stops))
             if any(weight[first] > self._piece_bytes for weight in weights.values()):
-                yield from self._hot(at_hand, probes, int(keys[first]))
+                for sides in self._hot(at_hand, probes, int(keys[first])):
+                    yield keys[first : first + 1], sides
             else:
-                yield self._group(at_hand, probes, keys[first:last])
+                yield keys[first:last], self._group(at_hand, probes, keys[first:last])
             first = last
 
     def _group(
@@ -153,7 +173,9 @@ class Combiner:
         self, at_hand: Mapping[str, GroupedRows], keys: Numbers, fetched: Mapping[str, Side]
     ) -> list[Side]:
         sides = [
-            fetched[name] if name in fetched else at_hand[name].side(keys) for name in self._streams
+            fetched[name] if name in fetched else at_hand[name].side(keys)
+            for name in self._streams
+            if name in fetched or name in at_hand
         ]
         if self._beside_bytes:
             sides[0] = replace(sides[0], sizes=sides[0].sizes + self._beside_bytes)

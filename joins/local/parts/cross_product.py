@@ -39,7 +39,7 @@ def cross_product(sides: Sequence[Side], piece_bytes: int) -> Iterator[Picked]:
     Cost: proportional to the result. Memory: 32,768 index entries per stream.
     """
     counts = [np.diff(side.starts) for side in sides]
-    ends = np.cumsum(_combinations(counts))
+    ends = np.cumsum(combinations(counts))
     total = int(ends[-1]) if len(ends) else 0
     batches = [side.rows for side in sides]
     first = 0
@@ -65,7 +65,7 @@ def cross_product(sides: Sequence[Side], piece_bytes: int) -> Iterator[Picked]:
         block_rows = int(min(_BLOCK_ROWS, max(64, 4 * start * piece_bytes // filled[start - 1])))
 
 
-def _combinations(counts: Sequence[Numbers]) -> Numbers:
+def combinations(counts: Sequence[Numbers]) -> Numbers:
     """Combinations per key; MemoryLimitError if they cannot even be numbered."""
     products = np.ones(len(counts[0]), dtype=np.int64)
     floats = np.ones(len(counts[0]))

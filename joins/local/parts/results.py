@@ -1,6 +1,6 @@
 """Results of a local join: matches that are made into rows as they are read."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Final, TypeVar
@@ -14,6 +14,7 @@ from lsmstate.joins.conditions.columns import Column
 from lsmstate.joins.conditions.names import resolved
 from lsmstate.joins.conditions.pair_condition import PairCondition
 from lsmstate.joins.conditions.parser import parse_conjuncts
+from lsmstate.joins.local.parts.products import Product, product_of
 from lsmstate.joins.local.parts.row_picks import Picked
 from lsmstate.pieces import Pieces
 
@@ -24,6 +25,8 @@ _COUNT: Final = "count"
 _WAITING_ROWS: Final = 1 << 16
 
 _Piece = TypeVar("_Piece")
+#: Makes the results as products, of which only some streams have sides.
+MakesProducts = Callable[[Collection[str]], Iterator[Product]]
 
 
 class Results(Pieces[pa.RecordBatch]):
@@ -52,6 +55,7 @@ class Results(Pieces[pa.RecordBatch]):
         pieces: Iterable[pa.RecordBatch],
         picks: Iterable[Picked] | None = None,
         schema: pa.Schema | None = None,
+        products: MakesProducts | None = None,
     ) -> None:
         """Hold results that are not read yet.
 
@@ -59,8 +63,10 @@ class Results(Pieces[pa.RecordBatch]):
             pieces: The rows, in bounded pieces.
             picks: The same results as picks of stored rows. None: the join makes rows at once.
             schema: Columns of the result.
+            products: The same results as products, where the join has fewer rows of them.
         """
         super().__init__(iter(pieces), schema)
+        self._products = products
         self._picks = None if picks is None else iter(picks)
         self._calling: Callable[[], AbstractContextManager[None]] = nullcontext
         self._error: BaseException | None = None
@@ -75,12 +81,28 @@ class Results(Pieces[pa.RecordBatch]):
         source: Iterator[Picked] | Iterator[pa.RecordBatch] = (
             self._pieces if self._picks is None else self._picks
         )
+        yield from self._read(source)
+
+    def _read(self, source: Iterator[_Piece]) -> Iterator[_Piece]:
         while True:
             try:
                 found = self._next(source)
             except StopIteration:
                 return
             yield found
+
+    def products(
+        self, streams: Mapping[str, pa.Schema], needed: Collection[str]
+    ) -> Iterator[Product]:
+        """The results as products, for who aggregates them.
+
+        Args:
+            streams: Whose columns, side by side, are those of a result.
+            needed: Those of which columns are read. Others may have no sides.
+        """
+        if self._products is None:
+            return (product_of(found, streams) for found in self.picks())
+        return self._read(self._products(needed))
 
     def count(self) -> int:
         """Read the results to the end, and return how many there are. No row is made where the
@@ -165,6 +187,7 @@ class Results(Pieces[pa.RecordBatch]):
         self._pieces = (piece for piece in map(kept, pieces) if piece.num_rows)
         if picks is not None:
             self._picks = (picked for picked in map(kept, picks) if len(picked))
+        self._products = None
         return self
 
     def _known(self, call: str) -> pa.Schema:
@@ -179,7 +202,7 @@ class Results(Pieces[pa.RecordBatch]):
         """Return these results with ``change`` applied to each piece. Empty pieces are left out."""
         changed = map(change, self._pieces)
         self._pieces = (piece for piece in changed if piece.num_rows)
-        self._picks = None
+        self._picks = self._products = None
         return self
 
     def inside(self, calling: Callable[[], AbstractContextManager[None]]) -> "Results":
@@ -196,7 +219,7 @@ class Results(Pieces[pa.RecordBatch]):
     def let_go(self) -> None:
         """Release what the results read, which is being closed. Reading on is an error there."""
         super().close()
-        self._picks = None
+        self._picks = self._products = None
 
     @property
     def error(self) -> BaseException | None:

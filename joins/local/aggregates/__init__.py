@@ -1,0 +1,1 @@
+"""Aggregates of the results of a join, computed without the results."""

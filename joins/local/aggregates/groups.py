@@ -1,0 +1,285 @@
+"""Groups of results and their partial aggregates, in bounded memory.
+
+Aggregation goes before combination (Yan and Larson, "Eager Aggregation and Lazy Aggregation",
+VLDB 1995): rows of each side of a product that agree in key and group become one, which knows how
+many they are. Only then the sides are combined. What a side sums up counts as often as the other
+sides together have rows.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from lsmstate.joins.conditions.columns import Column
+from lsmstate.joins.conditions.evaluate import evaluated
+from lsmstate.joins.conditions.predicate import Expression, columns_of
+from lsmstate.joins.local.aggregates.exact import as_type, multiplied, parts_array
+from lsmstate.joins.local.aggregates.reduced import (
+    Reduced,
+    ValueOf,
+    as_floats,
+    concatenated,
+    grouped,
+    lifted,
+    repeated,
+    taken,
+)
+from lsmstate.joins.local.parts.cross_product import Side, cross_product
+from lsmstate.joins.local.parts.products import Product
+from lsmstate.joins.local.parts.results import Results
+from lsmstate.joins.local.parts.row_picks import Numbers
+from lsmstate.joins.specs.aggregates import Aggregates, Partial, streams_read
+
+#: How many rows a side's row stands for.
+_ROWS: Final = Partial("count")
+#: Groups that wait to be added up, beside as many as there are.
+_WAITING_ROWS: Final = 1 << 16
+_NO_LIMIT: Final = 1 << 40
+
+
+class Groups:
+    """The groups of the results of one micro-batch, until they are handed out."""
+
+    def __init__(
+        self, aggregates: Aggregates, streams: Mapping[str, pa.Schema], most_bytes: int
+    ) -> None:
+        """Prepare for results.
+
+        Args:
+            aggregates: What is wanted.
+            streams: The columns of each stream that are part of a result.
+            most_bytes: What the groups may take; then they are handed out and begun anew.
+        """
+        self.schema = aggregates.schema(streams)
+        self._streams = streams
+        self._by = aggregates.by
+        self._partials = aggregates.partials
+        self._most_bytes = most_bytes
+        self._sides = {name: _SideWork.of(name, aggregates) for name in streams}
+        self._needed = frozenset(name for name, work in self._sides.items() if work.is_needed)
+        self._together = [
+            at for at, partial in enumerate(self._partials) if len(streams_read(partial.of)) != 1
+        ]
+        self._waiting: list[Reduced] = []
+        self._waiting_rows = 0
+        self._waiting_bytes = 0
+        self._least_rows = 0
+
+    def add(self, results: Results) -> Iterator[pa.RecordBatch]:
+        """Read results to the end. What comes back are groups that had to be handed out."""
+        for product in results.products(self._streams, self._needed):
+            if not len(product.times):
+                continue
+            found = self._flat(product) if product.is_flat else self._combined(product)
+            for part in found:
+                yield from self._keep(grouped(self._partials, part))
+
+    def rows(self) -> Iterator[pa.RecordBatch]:
+        """Hand out all groups, and begin anew."""
+        if self._waiting:
+            self._compact()
+            found, self._waiting = self._waiting[0], []
+            self._waiting_rows = self._waiting_bytes = self._least_rows = 0
+            yield self._handed_out(found)
+
+    def _flat(self, product: Product) -> Iterator[Reduced]:
+        """Results each of which is a key by itself."""
+        sides = product.sides
+        value_of = _values(sides, len(product.times))
+        values = lifted(self._partials, value_of, len(product.times))
+        if not (product.times == 1).all():
+            values = repeated(self._partials, values, pa.array(product.times))
+        yield Reduced([value_of(each) for each in self._by], values)
+
+    def _combined(self, product: Product) -> Iterator[Reduced]:
+        names = [name for name in self._sides if name in product.sides]
+        works = [self._sides[name] for name in names]
+        parts = [work.reduced(product.sides[name]) for name, work in zip(names, works, strict=True)]
+        keys = [np.asarray(part.groups[0]) for part in parts]
+        numbers = np.arange(len(product.times) + 1)
+        nothing = pa.RecordBatch.from_arrays([], names=[])
+        sides = [
+            Side(nothing, np.searchsorted(own, numbers), np.ones(len(own), dtype=np.int64))
+            for own in keys
+        ]
+        for found in cross_product(sides, _NO_LIMIT):
+            own_key = keys[0][found.places[0]]
+            rows = [taken(part, at) for part, at in zip(parts, found.places, strict=True)]
+            yield self._product_of(works, rows, product.times[own_key])
+
+    def _product_of(
+        self, works: "Sequence[_SideWork]", rows: Sequence[Reduced], times: Numbers
+    ) -> Reduced:
+        """Rows of all sides, side by side, as results. The last value of a side says how many of
+        its rows each of them stands for."""
+        counts = [side.values[-1] for side in rows]
+        values: list[pa.Array | None] = [None] * len(self._partials)
+        total = pa.array(times)
+        carried: dict[Expression, pa.Array] = {}
+        for place, (work, side) in enumerate(zip(works, rows, strict=True)):
+            others = pa.array(times)
+            for count in (*counts[:place], *counts[place + 1 :]):
+                others = multiplied(others, count)
+            total = multiplied(total, counts[place])
+            own = [self._partials[at] for at in work.own]
+            for at, value in zip(work.own, repeated(own, side.values[:-1], others), strict=True):
+                values[at] = value
+            carried |= zip(work.carried, side.groups[1:], strict=True)
+        value_of = _computed(carried, len(times))
+        mixed = [self._partials[at] for at in self._together]
+        of_all = repeated(mixed, lifted(mixed, value_of, len(times)), total)
+        for at, value in zip(self._together, of_all, strict=True):
+            values[at] = value
+        return Reduced([value_of(each) for each in self._by], values)
+
+    def _keep(self, found: Reduced) -> Iterator[pa.RecordBatch]:
+        self._waiting.append(found)
+        self._waiting_rows += len(found)
+        self._waiting_bytes += found.nbytes
+        if (
+            self._waiting_rows > 2 * self._least_rows + _WAITING_ROWS
+            or self._waiting_bytes > self._most_bytes
+        ):
+            self._compact()
+            if self._waiting_bytes > self._most_bytes // 2:
+                yield from self.rows()
+
+    def _compact(self) -> None:
+        """Make one row of each group."""
+        found = grouped(self._partials, concatenated(self._waiting))
+        self._waiting = [found]
+        self._waiting_rows = self._least_rows = len(found)
+        self._waiting_bytes = found.nbytes
+
+    def _handed_out(self, found: Reduced) -> pa.RecordBatch:
+        """The groups as rows. What does not fit into its type is in further rows of its group."""
+        width = len(found.groups)
+        columns: list[pa.Array] = list(found.groups)
+        further: list[tuple[int, int, int]] = []  # (row, partial, part)
+        for at, (partial, value) in enumerate(zip(self._partials, found.values, strict=True)):
+            kind = self.schema.field(width + at).type
+            if partial.function in ("min", "max"):
+                columns.append(as_floats(value, kind) if pa.types.is_floating(kind) else value)
+                continue
+            first, more = as_type(value, kind, wraps=partial.wraps)
+            columns.append(first)
+            further += [(row, at, part) for row, part in more]
+        rows = pa.RecordBatch.from_arrays(
+            [_in_type(c, f.type) for c, f in zip(columns, self.schema, strict=True)],
+            schema=self.schema,
+        )
+        if not further:
+            return rows
+        return pa.concat_batches([rows, self._further_rows(rows, further)])
+
+    def _further_rows(
+        self, rows: pa.RecordBatch, further: Sequence[tuple[int, int, int]]
+    ) -> pa.RecordBatch:
+        """One row for each further part, with nothing else that would change a group."""
+        width = len(self._by)
+        groups = rows.take(pa.array([row for row, _, _ in further])).columns[:width]
+        values = []
+        for at, field in enumerate(self.schema):
+            if at < width:
+                continue
+            if self._partials[at - width].function == "count":
+                values.append(pa.repeat(pa.scalar(0, pa.int64()), len(further)))
+                continue
+            own = [part if place == at - width else None for _, place, part in further]
+            is_sum = self._partials[at - width].function == "sum"
+            is_whole = is_sum and not pa.types.is_floating(field.type)
+            values.append(
+                parts_array(own, field.type) if is_whole else pa.nulls(len(further), field.type)
+            )
+        return pa.RecordBatch.from_arrays([*groups, *values], schema=self.schema)
+
+
+class _SideWork:
+    """What is done with the rows of one stream before they are combined with others."""
+
+    def __init__(
+        self,
+        stream: str,
+        carried: Sequence[Expression],
+        own: Sequence[int],
+        partials: Sequence[Partial],
+    ) -> None:
+        self._stream = stream
+        self.carried = carried
+        """What must be equal in rows that become one, beside their key."""
+        self.own = own
+        """The partial aggregates over this stream alone."""
+        self._partials = (*(partials[at] for at in own), _ROWS)
+
+    @classmethod
+    def of(cls, stream: str, aggregates: Aggregates) -> "_SideWork":
+        carried: dict[Expression, None] = {}
+        own = []
+        for by in aggregates.by:
+            if streams_read(by) == {stream}:
+                carried[by] = None
+            else:
+                carried |= _columns(by, stream)
+        for at, partial in enumerate(aggregates.partials):
+            if streams_read(partial.of) == {stream}:
+                own.append(at)
+            elif partial.of is not None:
+                carried |= _columns(partial.of, stream)
+        return cls(stream, list(carried), own, aggregates.partials)
+
+    @property
+    def is_needed(self) -> bool:
+        return bool(self.carried or self.own)
+
+    def reduced(self, side: Side) -> Reduced:
+        """The rows by key and by what is carried; as the last value how many they are."""
+        counts = np.diff(side.starts)
+        keys = pa.array(np.repeat(np.arange(len(counts), dtype=np.int64), counts))
+        rows = len(side.sizes)
+        value_of = _values({self._stream: side}, rows)
+        found = Reduced(
+            [keys, *(value_of(each) for each in self.carried)],
+            lifted(self._partials, value_of, rows),
+        )
+        return grouped(self._partials, found)
+
+
+def _values(sides: Mapping[str, Side], rows: int) -> ValueOf:
+    """Values of expressions over the rows of sides, in the order of their places."""
+    known: dict[Expression, pa.Array] = {}
+
+    def column(of: Column) -> pa.Array:
+        if of not in known:
+            side = sides[of.stream]
+            values = side.rows.column(of.name)
+            known[of] = values if side.order is None else values.take(pa.array(side.order))
+        return known[of]
+
+    def value_of(expression: Expression) -> pa.Array:
+        if isinstance(expression, Column):
+            return column(expression)
+        if expression not in known:
+            known[expression] = evaluated(expression, column, rows)
+        return known[expression]
+
+    return value_of
+
+
+def _computed(carried: Mapping[Expression, pa.Array], rows: int) -> ValueOf:
+    """Values of expressions over what sides carry."""
+
+    def value_of(expression: Expression) -> pa.Array:
+        found = carried.get(expression)
+        return evaluated(expression, carried.__getitem__, rows) if found is None else found
+
+    return value_of
+
+
+def _columns(expression: Expression, stream: str) -> dict[Expression, None]:
+    return {column: None for column in columns_of(expression) if column.stream == stream}
+
+
+def _in_type(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    return values if values.type == kind else values.cast(kind)

@@ -1,0 +1,56 @@
+"""Results as products: under each key all combinations of one row of each side.
+
+What aggregates results needs no more. A stream of which no column is needed is no side: it only
+says how often each combination counts, and its rows are not read.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from lsmstate.joins.local.parts.cross_product import Side
+from lsmstate.joins.local.parts.row_picks import Numbers, Picked
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """Under key k all combinations of one row of each side, each of them ``times[k]`` results."""
+
+    sides: Mapping[str, Side]
+    """By stream."""
+    times: Numbers
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether each key has one combination."""
+        keys = len(self.times)
+        return all(
+            len(side.sizes) == keys and bool((np.diff(side.starts) == 1).all())
+            for side in self.sides.values()
+        )
+
+
+def product_of(found: pa.RecordBatch | Picked, streams: Mapping[str, pa.Schema]) -> Product:
+    """Results, each under a key of its own. ``streams``: whose columns, side by side, are those of
+    a result."""
+    if isinstance(found, Picked):
+        batches: Sequence[pa.RecordBatch] = found.batches
+        count = len(found)
+        places: Sequence[Numbers | None] = found.places
+    else:
+        batches, first = [], 0
+        for schema in streams.values():
+            columns = found.columns[first : first + len(schema)]
+            batches.append(pa.RecordBatch.from_arrays(columns, names=schema.names))
+            first += len(schema)
+        count = found.num_rows
+        places = [None] * len(batches)
+    starts = np.arange(count + 1, dtype=np.int64)
+    ones = np.ones(count, dtype=np.int64)
+    sides = {
+        name: Side(rows, starts, ones, order)
+        for name, rows, order in zip(streams, batches, places, strict=True)
+    }
+    return Product(sides, ones)
