@@ -144,6 +144,7 @@ def streaming_sql(
     sql: str,
     *,
     strict: bool = False,
+    push_aggregates: bool = True,
     skew: Skew = SKEW,
     time: Time = TIME,
     state: State = STATE,
@@ -170,6 +171,8 @@ def streaming_sql(
         spark: The session.
         sql: The query, over streaming views (``createOrReplaceTempView``).
         strict: Raise an error if a join is left to Spark.
+        push_aggregates: Compute aggregates right above the joins inside them, where that can be
+            done. Sums of DOUBLE may then differ in their last digits.
         skew: How rows are spread over the buckets: ``Skew(rows=..., ...)``, without ``routing``.
             ``rows`` are by alias or view; default for files: guessed from their size.
         time: How far apart the event times of joined rows are, how long rows are kept, and what
@@ -203,11 +206,16 @@ def streaming_sql(
         check_worker_python(spark)
         catalyst = Catalyst(spark)
         catalyst.own_functions = own_functions
-        return _sql_query(catalyst, sql, strict, skew.rows or {}, options)
+        return _sql_query(catalyst, sql, strict, push_aggregates, skew.rows or {}, options)
 
 
 def _sql_query(
-    catalyst: Catalyst, sql: str, strict: bool, rows: Mapping[str, int], options: Mapping[str, Any]
+    catalyst: Catalyst,
+    sql: str,
+    strict: bool,
+    push_aggregates: bool,
+    rows: Mapping[str, int],
+    options: Mapping[str, Any],
 ) -> MultiwayQuery:
     df, refusal = None, ""
     try:
@@ -220,7 +228,7 @@ def _sql_query(
         if "STREAM" not in refusal or not catalyst.is_stream_of_known_columns(catalyst.parsed(sql)):
             raise
     plan = catalyst.parsed(sql) if df is None else catalyst.analyzed(df)
-    return _query(catalyst, plan, df, strict, rows, options, refusal)
+    return _query(catalyst, plan, df, strict, push_aggregates, rows, options, refusal)
 
 
 @_checked
@@ -228,6 +236,7 @@ def to_multiway(
     df: DataFrame,
     *,
     strict: bool = False,
+    push_aggregates: bool = True,
     skew: Skew = SKEW,
     time: Time = TIME,
     state: State = STATE,
@@ -240,6 +249,8 @@ def to_multiway(
     Args:
         df: The streaming DataFrame.
         strict: Raise an error if a join is left to Spark.
+        push_aggregates: Compute aggregates right above the joins inside them, where that can be
+            done. Sums of DOUBLE may then differ in their last digits.
         skew: How rows are spread over the buckets: ``Skew(rows=..., ...)``, without ``routing``.
             ``rows`` are by alias or source.
         time: How far apart the event times of joined rows are, how long rows are kept, and what
@@ -268,7 +279,8 @@ def to_multiway(
         return _query_of(_unseen(df), strict, time, _no_stages)
     check_worker_python(df.sparkSession)
     catalyst = Catalyst(df.sparkSession)
-    return _query(catalyst, catalyst.analyzed(df), df, strict, skew.rows or {}, options)
+    plan = catalyst.analyzed(df)
+    return _query(catalyst, plan, df, strict, push_aggregates, skew.rows or {}, options)
 
 
 def _check_sql(spark: object, sql: object) -> None:
@@ -288,11 +300,13 @@ def _query(
     plan: Any,
     df: DataFrame | None,
     strict: bool,
+    push_aggregates: bool,
     rows: Mapping[str, int],
     options: Mapping[str, Any],
     refusal: str = "",
 ) -> MultiwayQuery:
-    converted = convert(catalyst, plan, df, rows, options, refusal)
+    pushes = push_aggregates
+    converted = convert(catalyst, plan, df, rows, options, refusal, pushes_aggregates=pushes)
     time = options.get("time", TIME)
 
     def stage(path: str) -> StagedQuery:

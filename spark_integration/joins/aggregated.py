@@ -1,10 +1,11 @@
-"""An inner join that hands out partial aggregates of its results.
+"""Results that leave an inner join as partial aggregates.
 
-Its state and its settings are those of the same join without aggregates, so either goes on with
-what the other stored.
+The state and the settings of such a join are those of the same join without aggregates, so either
+goes on with what the other stored.
 """
 
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -12,40 +13,63 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
+from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.local.aggregates.groups import Groups
+from lsmstate.joins.protocols import Spec
 from lsmstate.joins.specs.aggregates import Aggregates
-from lsmstate.joins.specs.multi_key import GraphSpec
-from lsmstate.spark_integration.joins.request import InnerJoin
+from lsmstate.spark_integration.joins.late_rows import NO_LATE_ROWS, LateRows
 from lsmstate.spark_integration.joins.run_join import run_join
+from lsmstate.spark_integration.plan.inputs import Inputs
+from lsmstate.spark_integration.plan.stateful_plan import StatefulPlan
 from lsmstate.spark_integration.stateful_operator.build import stateful_operator
 
 #: The part of the cap that groups may take before they are handed out.
 _GROUPS_SHARE: Final = 16
 
 
-def shown_rows(join: InnerJoin) -> dict[str, pa.Schema]:
-    """The columns of each stream that are part of a result."""
-    spec = join.spec
-    return dict(spec.shown_rows if isinstance(spec, GraphSpec) else spec.streams)
+class UngroupedError(InvalidArgumentError):
+    """Why the results of a join are not aggregated inside it."""
 
 
-def aggregated_join(join: InnerJoin, aggregates: Aggregates, output: T.StructType) -> DataFrame:
-    """Make an operator of a join whose results are aggregated.
+@dataclass(frozen=True)
+class GroupedResults:
+    """What results are aggregated to."""
 
-    Args:
-        join: The join.
-        aggregates: What is computed of groups of its results.
-        output: The columns ``aggregates.schema`` as Spark has them.
+    aggregates: Aggregates
+    output: T.StructType
+    """The columns ``aggregates.schema`` as Spark has them."""
 
-    Returns:
-        For each micro-batch and bucket one row per group, more if the groups take more than a
-        sixteenth of the memory cap.
+    def operator(
+        self,
+        spec: Spec,
+        plan: StatefulPlan,
+        inputs: Inputs,
+        residual: Sequence[str],
+        *,
+        late: LateRows = NO_LATE_ROWS,
+        most_results: float | None = None,
+    ) -> DataFrame:
+        """Make an operator of a join.
 
-    Raises:
-        InvalidArgumentError: An aggregate cannot be computed here.
-    """
-    streams = shown_rows(join)
-    plan = replace(join.plan, output=aggregates.schema(streams), parts=())
-    groups = partial(Groups, aggregates, streams, plan.memory_bytes // _GROUPS_SHARE)
-    function = run_join(join.spec, plan.inputs, groups=groups)
-    return stateful_operator(plan, join.inputs, function, output)
+        Args:
+            spec: The join.
+            plan: Its plan, as if its results were not aggregated.
+            inputs: Its inputs.
+            residual: Conditions that are left to Spark.
+            late: What becomes of late rows.
+            most_results: Most results for each row of a batch.
+
+        Returns:
+            For each micro-batch and bucket one row per group, more if the groups take more than a
+            sixteenth of the memory cap.
+
+        Raises:
+            UngroupedError: A condition is left to Spark.
+        """
+        if residual:
+            raise UngroupedError(f"{residual[0]} is left to Spark, which judges each result by it")
+        streams: Mapping[str, pa.Schema] = {source.name: source.rows for source in inputs.plans}
+        plan = replace(plan, output=self.aggregates.schema(streams), parts=())
+        groups = partial(Groups, self.aggregates, streams, plan.memory_bytes // _GROUPS_SHARE)
+        function = run_join(spec, plan.inputs, late=late, most_results=most_results, groups=groups)
+        return stateful_operator(plan, inputs, function, self.output)

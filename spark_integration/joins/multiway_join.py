@@ -40,6 +40,7 @@ from lsmstate.joins.specs.typed_condition import How, TypedCondition, in_text, t
 from lsmstate.joins.specs.within import with_time
 from lsmstate.option_names import names_checked
 from lsmstate.spark_integration.catalyst.conditions import column_text
+from lsmstate.spark_integration.joins.aggregated import GroupedResults
 from lsmstate.spark_integration.joins.changes import change_spec, check_time
 from lsmstate.spark_integration.joins.computed_keys import with_computed_keys
 from lsmstate.spark_integration.joins.final import final_spec
@@ -168,6 +169,30 @@ def multiway_join(
         query = joined.select("amount", "o_day").writeStream.format("parquet").start("out")
         ```
     """
+    return joined(
+        *(streams, on),
+        **{"how": how, "emit": emit, "changes": changes, "unmatched": unmatched},
+        **{"most_results": most_results, "pins": pins, "skew": skew, "time": time, "state": state},
+    )
+
+
+def joined(
+    streams: Mapping[str, DataFrame],
+    on: Condition | Column,
+    *,
+    how: How = "inner",
+    emit: Emit = "append",
+    changes: Mapping[str, str] | None = None,
+    unmatched: Unmatched = "count",
+    most_results: float | None = None,
+    pins: Mapping[str, str] | None = None,
+    skew: Skew = SKEW,
+    time: Time = TIME,
+    state: State = STATE,
+    grouped: GroupedResults | None = None,
+) -> DataFrame:
+    """``multiway_join``, whose results may be aggregated before they leave an inner join. It raises
+    UngroupedError if they cannot be."""
     check_not_named(time)
     retention, late, result_time = time.retention or {}, time.late, time.result_time
     _check_streams(streams)
@@ -194,7 +219,7 @@ def multiway_join(
         asked_time = AskedTime(retention, late, time.late_batches, result_time)
         return ThetaRequest(
             *(streams, asked, emit, changes, unmatched, checked, skew),
-            *(pins or {}, most_results, asked_time),
+            *(pins or {}, most_results, asked_time, grouped),
         ).joined(OPERATOR)
     refuse_most_results(most_results)
     streams, condition, computed = with_computed_keys(streams, condition)
@@ -208,13 +233,15 @@ def multiway_join(
     request = JoinRequest(
         *(streams, inputs, rest, checked, checked.storage, rows, shares, pins or {}, hot_keys),
         late_batches=time.late_batches,
+        grouped=grouped,
     )
     if is_final and typed.tree is not None:
         check_skew(hot_keys, list(streams), "is of another type")
         spec = final_spec(inputs, streams, typed.tree, retention, late, result_time)
         return request.final(spec).drop(*computed)
     rows_of = {plan.name: plan.rows for plan in inputs.plans}
-    warn_of_kept_rows(rows_of, condition, watermarked(rows_of, streams), watermark_missing)
+    times = watermarked(rows_of, streams)
+    warn_of_kept_rows(rows_of, condition, times, watermark_missing, depth=1)
     told = TimeOptions(watermarked(rows_of, streams), retention, late)
     emit = "append" if is_final else emit
     changing = change_spec(inputs, typed.tree, rest, emit, changes, told)
@@ -226,8 +253,10 @@ def multiway_join(
     timing = timing_of(inner, streams, rest, retention, late, result_time)
     if timing is not None:
         check_skew(hot_keys, list(streams), "forgets rows")
-        return request.in_time(TimedSpec(inner, timing), result_time).drop(*computed)
-    return request.full_history(inner).drop(*computed)
+        found = request.in_time(TimedSpec(inner, timing), result_time)
+    else:
+        found = request.full_history(inner)
+    return found if grouped is not None else found.drop(*computed)
 
 
 def inner_join(

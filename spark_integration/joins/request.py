@@ -24,6 +24,7 @@ from lsmstate.spark_integration.checkpoint.pinned_settings import (
     SKEW,
     with_pins,
 )
+from lsmstate.spark_integration.joins.aggregated import GroupedResults
 from lsmstate.spark_integration.joins.changes import (
     change_output,
     change_settings,
@@ -81,9 +82,14 @@ class JoinRequest:
     skew: str | None = None
     late_batches: int | None = None
     """For how many micro-batches late rows are kept."""
+    grouped: GroupedResults | None = None
+    """What the results of an inner join are aggregated to; None: they are not."""
 
     def full_history(self, spec: JoinSpec | GraphSpec) -> DataFrame:
         """Build the inner join of all rows."""
+        if self.grouped is not None:
+            plan = self._inner_plan(spec)
+            return self.grouped.operator(spec, plan, self.inputs, self.residual)
         plan = replace(self._inner_plan(spec), parts=tuple(spec.shown_rows.values()))
         function = run_join(spec, plan.inputs, gives_picks=True)
         joined = stateful_operator(plan, self.inputs, function, self._inner_output())
@@ -93,12 +99,15 @@ class JoinRequest:
         """The inner join by its equalities alone, before an operator is made of it."""
         plan = self._inner_plan(spec)
         function = run_join(spec, plan.inputs)
-        return InnerJoin(plan, self.inputs, function, self._inner_output(), spec)
+        return InnerJoin(plan, self.inputs, function, self._inner_output())
 
     def in_time(self, spec: TimedSpec, result_time: str | None) -> DataFrame:
         """Build the inner join of the rows that event time keeps."""
         late = LateRows.of(self.inputs.plans, spec.event_time, self.late_batches)
         plan = late.added_to(with_time(self._inner_plan(spec), spec, result_time))
+        if self.grouped is not None:
+            left = without_windows(self.residual, self._columns)
+            return self.grouped.operator(spec, plan, self.inputs, left, late=late)
         times = None if result_time is None else partial(ResultTimes, spec)
         function = run_join(spec, plan.inputs, late=late, result_times=times)
         output = with_result_time(self._inner_output(), self.streams, result_time)
@@ -194,7 +203,6 @@ class InnerJoin:
     inputs: Inputs
     function: BucketFunction
     output: T.StructType
-    spec: JoinSpec | GraphSpec
 
 
 def _explaining(plan: StatefulPlan, more: str) -> StatefulPlan:

@@ -43,6 +43,7 @@ from lsmstate.spark_integration.checkpoint.pinned_settings import (
     with_pins,
 )
 from lsmstate.spark_integration.columns.schemas import arrow_schema
+from lsmstate.spark_integration.joins.aggregated import GroupedResults
 from lsmstate.spark_integration.joins.changes import (
     change_settings,
     joined_fields,
@@ -103,6 +104,8 @@ class ThetaRequest:
     pins: Mapping[str, str]
     most_results: float | None
     time: AskedTime
+    grouped: GroupedResults | None = None
+    """What the results of an inner join are aggregated to; None: they are not."""
 
     def joined(self, operator: str) -> DataFrame:
         """Build the operator. ``operator``: the name of the function that the user called."""
@@ -116,7 +119,7 @@ class ThetaRequest:
         here, residual = self._split(_stored(rows, operations))
         spec = self._spec(rows, here, residual)
         times = watermarked(rows, self.streams)
-        warn_of_kept_rows(rows, self.asked.condition, times, watermark_missing, depth=1)
+        warn_of_kept_rows(rows, self.asked.condition, times, watermark_missing, depth=2)
         theta = spec.theta
         kind, routing = self._routing(spec, self.options.buckets or default_buckets(spark))
         pinned: Mapping[str, Any] = {OTHER_CONDITIONS: list(residual) or None}
@@ -158,6 +161,11 @@ class ThetaRequest:
             columns = {name: schema.names for name, schema in spec.streams.items()}
             return filtered(joined, columns, residual, others=[OPERATION], takes_back=True)
         columns = {n: f.columns for n, f in self.streams.items()}
+        if self.grouped is not None:
+            most = self.most_results
+            if isinstance(spec, TimedThetaSpec):
+                plan = with_time(late.added_to(plan), spec, None)
+            return self.grouped.operator(spec, plan, inputs, residual, late=late, most_results=most)
         if isinstance(spec, TimedThetaSpec):
             return self._in_time(spec, inputs, late.added_to(plan), late, columns, residual)
         plan = replace(plan, parts=tuple(rows.values()))

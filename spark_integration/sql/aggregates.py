@@ -5,7 +5,7 @@ them: it sums counts and sums, and takes the least of leasts. It has the groups,
 ids of the one that the query wrote. So everything above it stays valid, in every output mode.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ from lsmstate.joins.conditions import predicate as p
 from lsmstate.joins.conditions.columns import Column as StreamColumn
 from lsmstate.joins.conditions.pair_condition import PairCondition
 from lsmstate.joins.plan.computed_here import Computing
-from lsmstate.joins.plan.conditions import Expression, Literal
+from lsmstate.joins.plan.conditions import Column, Expression, Literal
 from lsmstate.joins.plan.join_tree import AggregateCall
 from lsmstate.joins.plan.pushed_aggregates import JoinAggregate
 from lsmstate.joins.specs.aggregates import Aggregates, Partial
@@ -27,20 +27,19 @@ from lsmstate.spark_integration.catalyst.catalyst import Catalyst, analyzed_plan
 from lsmstate.spark_integration.catalyst.plan_nodes import ExpressionHandle
 from lsmstate.spark_integration.columns.arrow_substitutes import carried_type
 from lsmstate.spark_integration.columns.collations import collations_in
-from lsmstate.spark_integration.columns.schemas import arrow_type
-from lsmstate.spark_integration.joins.aggregated import aggregated_join, shown_rows
+from lsmstate.spark_integration.columns.schemas import arrow_schema, arrow_type
+from lsmstate.spark_integration.joins.aggregated import GroupedResults, UngroupedError
 from lsmstate.spark_integration.joins.residual_filter import check_evaluated_here
-from lsmstate.spark_integration.sql.join_groups import BuiltJoin
+from lsmstate.spark_integration.sql.join_groups import streams_of
 from lsmstate.spark_integration.sql.plan_writer import PlanWriter
 
 _ANSI: Final = "spark.sql.ansi.enabled"
-_KEEPS_DIGITS: Final = "spark.sql.decimalOperations.allowPrecisionLoss"
 #: A whole number that counts as one result.
 _ONE: Final = p.Constant(1, pa.int32())
 #: Digits of a quotient beyond those of an average, so that it is not rounded twice.
 _SPARE_DIGITS: Final = 10
 #: Spark's type of a count in a division.
-_COUNT_DIGITS: Final = 20
+_COUNT: Final = "DECIMAL(20, 0)"
 _MOST_DIGITS: Final = 38
 
 
@@ -52,7 +51,8 @@ def write_aggregate(
     catalyst: Catalyst,
     writer: PlanWriter,
     found: JoinAggregate,
-    built: BuiltJoin,
+    frames: Sequence[DataFrame],
+    joined: Callable[[GroupedResults], DataFrame],
     original: Callable[[ExpressionHandle], Any],
 ) -> Any:
     """Write an aggregate over partial aggregates of the join below it.
@@ -61,7 +61,8 @@ def write_aggregate(
         catalyst: Access to Spark's plans.
         writer: Writes expressions.
         found: The aggregate.
-        built: The join below it.
+        frames: The inputs of the join below it.
+        joined: Makes the join, with partial aggregates for results.
         original: Gives Spark's own expression.
 
     Returns:
@@ -70,9 +71,10 @@ def write_aggregate(
     Raises:
         NotPushedError: It is left to Spark; the message says why.
     """
-    pushing = _Pushing(catalyst, built)
+    streams, columns = streams_of(found.multi_join, frames)
+    pushing = _Pushing(catalyst, streams, columns)
     merges = [pushing.merged(call, original(_handle(call))) for call in found.calls]
-    groups = [built.columns[column] for column in found.groups]
+    groups = [columns[column] for column in found.groups]
     aggregates = Aggregates(tuple(groups), tuple(pushing.partials))
     output = T.StructType(
         [
@@ -86,10 +88,13 @@ def write_aggregate(
         ]
     )
     try:
-        joined = aggregated_join(built.join, aggregates, output)
+        aggregates.schema(pushing.schemas)
     except InvalidArgumentError as unfit:
+        raise NotPushedError(f"{unfit} is not computed inside the join") from unfit
+    try:
+        plan = analyzed_plan(joined(GroupedResults(aggregates, output)))
+    except UngroupedError as unfit:
         raise NotPushedError(str(unfit)) from unfit
-    plan = analyzed_plan(joined)
     attributes = catalyst.output_attributes(plan)
     parts = attributes[len(groups) :]
     own = writer.own(dict(zip(found.groups, attributes, strict=False)))
@@ -118,17 +123,20 @@ class _Pushing:
     """Collects the partial aggregates that calls are made of."""
 
     catalyst: Catalyst
-    built: BuiltJoin
+    streams: Mapping[str, DataFrame]
+    columns: Mapping[Column, StreamColumn]
     partials: dict[Partial, T.DataType] = field(default_factory=dict)
     """Each once, with its type in Spark."""
 
     def __post_init__(self) -> None:
-        self._streams = shown_rows(self.built.join)
-        self._computing = Computing(self.built.columns, self._streams)
+        self.schemas = {
+            name: arrow_schema(name, frame.schema) for name, frame in self.streams.items()
+        }
+        self._computing = Computing(self.columns, self.schemas)
         self._is_ansi = _is_on(self.catalyst.spark, _ANSI)
 
     def field(self, column: StreamColumn) -> T.StructField:
-        return self.built.streams[column.stream].schema[column.name]
+        return self.streams[column.stream].schema[column.name]
 
     def merged(self, call: AggregateCall, original: Any) -> str:
         """SQL over the columns p0, p1 and so on that gives what the call does."""
@@ -198,9 +206,8 @@ class _Pushing:
                 f"an average of {kind.simpleString()} is not computed inside the join"
             )
         total = T.DecimalType(min(_MOST_DIGITS, kind.precision + 10), kind.scale)
-        if _quotient_scale(total) < result.scale + _SPARE_DIGITS or not _is_on(
-            self.catalyst.spark, _KEEPS_DIGITS
-        ):
+        quotient = f"cast({{}} AS {total.simpleString()}) / cast({{}} AS {_COUNT})"
+        if self._scale_of(quotient) < result.scale + _SPARE_DIGITS:
             raise NotPushedError(
                 f"an average of {kind.simpleString()} would be rounded twice; its quotient has too "
                 "many digits"
@@ -209,11 +216,15 @@ class _Pushing:
             Partial("sum", value, wraps=not self._is_ansi),
             T.DecimalType(_MOST_DIGITS, kind.scale),
         )
-        quotient = (
-            f"cast(sum({part}) AS {total.simpleString()}) / "
-            f"cast(sum({count}) AS DECIMAL({_COUNT_DIGITS}, 0))"
-        )
-        return f"if(sum({count}) = 0L, NULL, cast({quotient} AS {result.simpleString()}))"
+        shown = quotient.format(f"sum({part})", f"sum({count})")
+        return f"if(sum({count}) = 0L, NULL, cast({shown} AS {result.simpleString()}))"
+
+    def _scale_of(self, quotient: str) -> int:
+        """The scale that Spark gives a quotient."""
+        made = self.catalyst.spark.range(1).select(F.expr(quotient.format(1, 1)))
+        kind = made.schema[0].dataType
+        assert isinstance(kind, T.DecimalType)
+        return kind.scale
 
     def _part(self, partial: Partial, kind: T.DataType) -> str:
         self.partials.setdefault(partial, kind)
@@ -231,7 +242,7 @@ class _Pushing:
             tree = self._computing.of(of)
             found = self._computing.type_of(tree)
             if not isinstance(tree, StreamColumn):
-                check_evaluated_here([PairCondition(tree)], self.built.streams)
+                check_evaluated_here([PairCondition(tree)], self.streams)
         except InvalidArgumentError as unknown:
             raise NotPushedError(str(unknown)) from None
         if kind is not None and (carried_type(kind) != kind or arrow_type(kind, str(of)) != found):
@@ -293,15 +304,6 @@ def _handle(call: AggregateCall) -> ExpressionHandle:
 def _is_value(argument: Expression) -> bool:
     """Whether it is a literal, and no null."""
     return isinstance(argument, Literal) and argument.sql is not None
-
-
-def _quotient_scale(total: T.DecimalType) -> int:
-    """The scale of such a decimal divided by a count."""
-    scale = max(6, total.scale + _COUNT_DIGITS + 1)
-    whole = total.precision - total.scale
-    if whole + scale <= _MOST_DIGITS:
-        return scale
-    return max(_MOST_DIGITS - whole, min(scale, 6))
 
 
 def _is_on(spark: SparkSession, setting: str) -> bool:

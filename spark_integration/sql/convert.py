@@ -30,7 +30,6 @@ from lsmstate.spark_integration.joins.shares import explain_join
 from lsmstate.spark_integration.plan.inputs import UnfitInputError
 from lsmstate.spark_integration.sql.aggregates import NotPushedError, write_aggregate
 from lsmstate.spark_integration.sql.join_groups import (
-    built_join,
     fits_several_groups,
     joined_frames,
     joined_groups,
@@ -92,6 +91,8 @@ def convert(
     rows: Mapping[str, int],
     options: Mapping[str, Any],
     refused: str = "",
+    *,
+    pushes_aggregates: bool = True,
 ) -> Converted:
     """Convert an analyzed plan.
 
@@ -102,6 +103,7 @@ def convert(
         rows: Rows of the inputs, in proportion.
         options: Options of the operator.
         refused: Why Spark refused the query.
+        pushes_aggregates: Whether aggregates are computed inside the joins.
 
     Returns:
         What became of the query.
@@ -140,13 +142,13 @@ def convert(
         )
     try:
         try:
-            rebuilt, aggregates = _rebuilt(read, conversion, rows, options)
+            rebuilt, aggregates = _rebuilt(read, conversion, rows, options, pushes_aggregates)
         except UnfitInputError:
             if len(conversion.multi_joins) < 2:
                 raise
             # An input of another group that cannot be stored is no reason to give up the largest.
             conversion = largest_group(read.tree)
-            rebuilt, aggregates = _rebuilt(read, conversion, rows, options)
+            rebuilt, aggregates = _rebuilt(read, conversion, rows, options, pushes_aggregates)
     except UnfitInputError as unfit:
         return unconverted(str(unfit), conversion)
     after = cache(partial(catalyst.refusal, rebuilt))
@@ -285,7 +287,11 @@ def _no_joins(conversion: Conversion) -> str:
 
 
 def _rebuilt(
-    read: ReadPlan, conversion: Conversion, rows: Mapping[str, int], options: Mapping[str, Any]
+    read: ReadPlan,
+    conversion: Conversion,
+    rows: Mapping[str, int],
+    options: Mapping[str, Any],
+    pushes_aggregates: bool,
 ) -> tuple[Any, list[str]]:
     """The converted plan, and what became of its aggregates."""
     catalyst = read.spark.catalyst
@@ -315,13 +321,10 @@ def _rebuilt(
     def write_partly(found: JoinAggregate) -> Callable[[PlanWriter], Any]:
         def write(writer: PlanWriter) -> Any:
             multi_join = found.multi_join
+            inputs = frames(writer, multi_join)
+            make = partial(joined_frames, multi_join, inputs, rows, options)
             try:
-                if not (multi_join.is_linked and fits_several_groups(options)):
-                    raise NotPushedError(
-                        "only joins by equalities, without Time and Skew, aggregate"
-                    )
-                built = built_join(multi_join, frames(writer, multi_join), rows, options)
-                plan = write_aggregate(catalyst, writer, found, built, read.spark.expression)
+                plan = write_aggregate(catalyst, writer, found, inputs, make, read.spark.expression)
             except NotPushedError as reason:
                 told.append(explained_aggregate(found.node, str(reason)))
                 del instead[found.node]
@@ -332,7 +335,9 @@ def _rebuilt(
         return write
 
     for node, found in aggregates_of_joins(tree):
-        if isinstance(found, str):
+        if not pushes_aggregates:
+            told.append(explained_aggregate(node, "push_aggregates=False"))
+        elif isinstance(found, str):
             told.append(explained_aggregate(node, found))
         elif len(conversion.multi_joins) == 1:
             instead[node] = write_partly(found)

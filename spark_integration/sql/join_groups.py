@@ -1,7 +1,7 @@
 """A multi-way join of a plan, built as a ``multiway_join`` over DataFrames."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice, pairwise
 from typing import Any, Final
 
@@ -17,11 +17,11 @@ from lsmstate.joins.plan.signature import leaf_name, signature
 from lsmstate.joins.specs.one_key import output_names
 from lsmstate.spark_integration.catalyst.catalyst import Catalyst
 from lsmstate.spark_integration.catalyst.names import quoted
-from lsmstate.spark_integration.joins.multiway_join import inner_join, multiway_join
-from lsmstate.spark_integration.joins.request import InnerJoin
+from lsmstate.spark_integration.joins.aggregated import GroupedResults
+from lsmstate.spark_integration.joins.multiway_join import joined
 from lsmstate.spark_integration.joins.several import WantedJoin, join_together
 from lsmstate.spark_integration.plan.inputs import UnfitInputError
-from lsmstate.spark_integration.plan.options import OperatorOptions, nearest
+from lsmstate.spark_integration.plan.options import nearest
 
 #: Under which the checkpoint keeps the join it was started with.
 SIGNATURE: Final = "multi-way join"
@@ -37,6 +37,7 @@ def joined_frames(
     frames: Sequence[DataFrame],
     rows: Mapping[str, int],
     options: Mapping[str, Any],
+    grouped: GroupedResults | None = None,
 ) -> DataFrame:
     """Join the frames, which hold the columns of the join's inputs in their order.
 
@@ -45,12 +46,14 @@ def joined_frames(
         frames: One DataFrame per input.
         rows: Rows by input, in proportion; they win over the sizes of the sources.
         options: Options of ``multiway_join`` that are set.
+        grouped: What the results are aggregated to; None: they are not.
 
     Returns:
-        The joined DataFrame, with the columns of all inputs in order.
+        The joined DataFrame, with the columns of all inputs in order, or those of groups.
 
     Raises:
         InvalidArgumentError: The operator refuses the inputs, or ``rows`` names an unknown input.
+        UngroupedError: The results cannot be aggregated inside the join.
     """
     (names,) = input_names([multi_join])
     _check_rows(rows, names)
@@ -58,7 +61,8 @@ def joined_frames(
     needs_shares = any(len(key.members) < len(names) for key in multi_join.keys)
     sizes = join.rows if needs_shares or not multi_join.is_linked else None
     skew = replace(options.get("skew", SKEW), rows=sizes)
-    return multiway_join(join.streams, join.on, pins=join.pins, **{**options, "skew": skew})
+    settings = {**options, "skew": skew}
+    return joined(join.streams, join.on, pins=join.pins, grouped=grouped, **settings)
 
 
 def joined_groups(
@@ -88,36 +92,19 @@ def input_names(groups: Iterable[MultiJoin]) -> list[list[str]]:
     return [list(islice(distinct, len(join.inputs))) for join in joins]
 
 
-@dataclass(frozen=True)
-class BuiltJoin:
-    """A multi-way join before an operator is made of it."""
-
-    join: InnerJoin
-    streams: Mapping[str, DataFrame]
-    columns: Mapping[Column, StreamColumn]
-    """By column of the plan, that of a stream."""
-
-
-def built_join(
-    multi_join: MultiJoin,
-    frames: Sequence[DataFrame],
-    rows: Mapping[str, int],
-    options: Mapping[str, Any],
-) -> BuiltJoin:
-    """Build the join that ``joined_frames`` would make an operator of, with its settings. Arguments
-    and errors are the same; ``options`` are such that ``fits_several_groups``."""
+def streams_of(
+    multi_join: MultiJoin, frames: Sequence[DataFrame]
+) -> tuple[dict[str, DataFrame], dict[Column, StreamColumn]]:
+    """The streams that ``joined_frames`` joins, by name, and by column of the plan that of one of
+    them."""
     (names,) = input_names([multi_join])
-    _check_rows(rows, names)
-    join = _wanted(multi_join, names, frames, rows)
-    spark = frames[0].sparkSession
-    checked = OperatorOptions.of(spark, options.get("state", STATE))
-    built = inner_join(join.streams, join.on, checked, join.rows, join.pins)
+    streams = _wanted(multi_join, names, frames, {}).streams
     columns = {
         column: StreamColumn(name, shown)
-        for (name, frame), node in zip(join.streams.items(), multi_join.inputs, strict=True)
+        for (name, frame), node in zip(streams.items(), multi_join.inputs, strict=True)
         for column, shown in zip(node.columns, frame.columns, strict=True)
     }
-    return BuiltJoin(built, join.streams, columns)
+    return dict(streams), columns
 
 
 def _wanted(

@@ -1,32 +1,34 @@
 """Aggregates of SQL that are computed inside the join: the rows of DuckDB, in every output mode."""
 
 import math
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 pytest.importorskip("pyspark")
 
-from lsmstate.spark import State, streaming_sql
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import functions as F
+
+from lsmstate.spark import State, streaming_sql, to_multiway
 from lsmstate.spark_integration.catalyst.catalyst import analyzed_plan
 from lsmstate.spark_integration.stateful_operator.query_start import operators_in
 from support.spark_streams import FileStream
-from support.sql_views import in_duckdb, run
+from support.sql_views import in_duckdb, run, views
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("few_partitions", "view_files")]
 
 FROM = "FROM cust c JOIN ord o ON c.ck = o.ck JOIN line l ON l.ok = o.ok"
 
-EVERYTHING = f"""
+PUSHED = f"""
 SELECT c.seg, count(*) AS n, sum(o.price) AS total, avg(l.qty) AS mean, min(l.note) AS least,
     max(o.price) + 1 AS most, count(l.qty) AS known, count_if(o.price > 50) AS dear,
     sum(o.price) FILTER (WHERE l.qty > 4) AS some, sum(o.price * l.qty) AS product,
     sum(CASE WHEN l.note IN ('n1', 'n2') THEN 1.50 ELSE 0.25 END) AS decimals,
-    count(DISTINCT c.seg) AS one
+    avg(CASE WHEN l.note IN ('n1', 'n2') THEN 1.50 END) AS rounded
 {FROM} GROUP BY c.seg HAVING count(*) > 1"""
-PUSHED = EVERYTHING.replace(",\n    count(DISTINCT c.seg) AS one", "")
 
 
 def alike(found: list[tuple[Any, ...]], wanted: list[tuple[Any, ...]]) -> bool:
@@ -63,3 +65,100 @@ def test_parts_of_aggregates_add_up_to_the_answer(
 def pinned(query: Any) -> Any:
     (wanted,) = operators_in(analyzed_plan(query.dataframe))
     return wanted.settings, wanted.adopted
+
+
+@pytest.mark.stress
+def test_the_state_is_that_of_the_query_whose_results_leave(
+    spark: Any, view_files: dict[str, FileStream], tmp_path: Path
+):
+    """What the checkpoint keeps of the join says nothing of aggregates."""
+    with_parts = streaming_sql(spark, PUSHED, state=State(buckets=2))
+    without = streaming_sql(spark, PUSHED, push_aggregates=False, state=State(buckets=2))
+    assert "push_aggregates=False" in aggregates_of(without)[0]
+    assert pinned(with_parts) == pinned(without)
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("mode", ["update", "complete"])
+def test_groups_of_computed_columns_by_several_streams(
+    spark: Any, view_files: dict[str, FileStream], tmp_path: Path, mode: str
+):
+    sql = f"""SELECT upper(seg) || note AS g, count(*) AS n, avg(dear) AS mean, max(note) AS m
+        FROM (SELECT c.seg, l.note, o.price * 2 + l.qty AS dear {FROM}) GROUP BY upper(seg) || note
+        ORDER BY g"""
+    sql = sql if mode == "complete" else sql.partition("ORDER")[0]
+    query = streaming_sql(spark, sql, strict=True, state=State(buckets=2))
+    assert "computed inside the join" in aggregates_of(query)[0]
+    batches = run(query, tmp_path, mode)
+    found = batches[-1] if mode == "complete" else newest(batches)
+    wanted = in_duckdb(view_files, sql)
+    assert alike(found, wanted)
+    assert len(wanted) > 10
+
+
+@pytest.mark.stress
+def test_a_dataframe_is_aggregated_inside_the_join(
+    spark: Any, view_files: dict[str, FileStream], tmp_path: Path
+):
+    c, o = spark.table("cust"), spark.table("ord")
+    joined = c.join(o, c.ck == o.ck).groupBy("seg")
+    df = joined.agg(F.count("*").alias("n"), F.avg("price").alias("mean"), F.min("ok").alias("ok"))
+    query = to_multiway(df, strict=True, state=State(buckets=2))
+    assert "computed inside the join" in aggregates_of(query)[0]
+    sql = """SELECT seg, count(*), avg(price), min(ok) FROM cust c JOIN ord o ON c.ck = o.ck
+        GROUP BY seg"""
+    assert alike(newest(run(query, tmp_path, "update")), in_duckdb(view_files, sql))
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize(
+    ("select", "reason"),
+    [
+        ("collect_list(note)", "collect_list is not computed inside the join"),
+        ("count(DISTINCT note)", "distinct values"),
+        ("stddev(qty)", "stddev is not computed inside the join"),
+        ("sum(hash(note))", "is not computed inside the join"),
+        ("min(struct(note, qty))", "is not computed inside the join"),
+        ("try_sum(qty)", "try_sum is not computed inside the join"),
+    ],
+)
+def test_what_is_left_to_spark_is_explained(
+    spark: Any, view_files: dict[str, FileStream], select: str, reason: str
+):
+    query = streaming_sql(spark, f"SELECT seg, {select} AS x {FROM} GROUP BY seg", strict=True)
+    (line,) = aggregates_of(query)
+    assert "left to Spark, which reads each result" in line
+    assert reason in line
+    assert line in query.explain_multiway()
+
+
+@pytest.mark.stress
+def test_a_filter_that_judges_results_is_not_passed(spark: Any, view_files: dict[str, FileStream]):
+    sql = f"SELECT seg, count(*) AS n {FROM} AND o.price > l.qty GROUP BY seg"
+    (line,) = aggregates_of(streaming_sql(spark, sql, strict=True))
+    assert "left to Spark, which evaluates it on each result" in line
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize(
+    ("value", "fails"),
+    [("sum(big)", True), ("avg(big)", False), ("sum(CAST(big AS DECIMAL(20, 0)))", False)],
+)
+def test_a_sum_overflows_where_that_of_spark_does(
+    spark: Any, tmp_path: Path, value: str, fails: bool
+):
+    rows = pa.table({"k": pa.array([1] * 4, pa.int64()), "big": pa.array([1 << 62] * 4)})
+    schema = "k BIGINT, big BIGINT"
+    files = {n: FileStream(tmp_path / n, schema).add(rows) for n in ("left_side", "right_side")}
+    with views(spark, files):
+        sql = f"""SELECT b.k, {value} AS x FROM (SELECT * FROM left_side) a
+            JOIN right_side b ON a.k = b.k GROUP BY b.k"""
+        query = streaming_sql(spark, sql, strict=True, state=State(buckets=1))
+        text = aggregates_of(query)[0]
+        assert "computed inside the join" in text
+        if fails:
+            with pytest.raises(StreamingQueryException, match="ARITHMETIC_OVERFLOW"):
+                run(query, tmp_path, "update")
+            return
+        ((_, found),) = newest(run(query, tmp_path, "update"))
+        assert found == (2.0**62 if value.startswith("avg") else 16 << 62)
