@@ -1,10 +1,10 @@
-"""Aggregates right above a multi-way join, written over the columns of what it joins.
+"""Aggregates right above a join, written over the columns of what it joins.
 
 Only projections and aliases may stand between. A filter there judges results one by one, so it
 keeps them from being counted together.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from lsmstate.joins.plan.conditions import Column, Expression, columns_of, may_move, substitute
@@ -25,7 +25,8 @@ class JoinAggregate:
     """An aggregate whose input is a multi-way join under projections."""
 
     node: Other
-    multi_join: MultiJoin
+    join: Node
+    """What joins: a multi-way join, or what the caller takes for one."""
     calls: tuple[AggregateCall, ...]
     """Those of the node, over columns of the join's inputs."""
     kept: tuple[tuple[Column, Expression], ...]
@@ -37,17 +38,22 @@ class JoinAggregate:
         """The columns of the join's inputs that ``kept`` is computed from, by which groups are
         handed out."""
         read = {column for _, value in self.kept for column in columns_of(value)}
-        return tuple(column for column in self.multi_join.columns if column in read)
+        return tuple(column for column in self.join.columns if column in read)
 
 
-def aggregates_of_joins(plan: Node) -> Iterator[tuple[Other, JoinAggregate | str]]:
-    """Each aggregate whose input is one multi-way join and what stands above it; a text says why
-    it cannot be computed inside the join."""
+def is_multi_join(node: Node) -> bool:
+    return isinstance(node, MultiJoin)
+
+
+def aggregates_of_joins(
+    plan: Node, is_join: Callable[[Node], bool] = is_multi_join
+) -> Iterator[tuple[Other, JoinAggregate | str]]:
+    """Each aggregate with a join below it; a text says why it cannot be computed inside that."""
     for node in parents_first(plan):
         if isinstance(node, Other) and node.aggregation is not None:
-            below = [n for n in parents_first(node) if isinstance(n, MultiJoin)]
-            if len(below) == 1:
-                yield node, _of_join(node)
+            below = parents_first(node.inputs[0])
+            if any(map(is_join, below)):
+                yield node, _of_join(node, is_join)
 
 
 def explained_aggregate(node: Other, reason: str | None) -> str:
@@ -61,12 +67,12 @@ def explained_aggregate(node: Other, reason: str | None) -> str:
     return f"{shown}{by}: left to Spark, which reads each result: {reason}"
 
 
-def _of_join(node: Other) -> JoinAggregate | str:
+def _of_join(node: Other, is_join: Callable[[Node], bool]) -> JoinAggregate | str:
     assert node.aggregation is not None
-    found = _values(node.inputs[0])
+    found = _values(node.inputs[0], is_join)
     if isinstance(found, str):
         return found
-    multi_join, values = found
+    join, values = found
     aggregation = node.aggregation
     read = {column for each in aggregation.groupings for column in columns_of(each)}
     if not aggregation.beside <= read:
@@ -76,22 +82,24 @@ def _of_join(node: Other) -> JoinAggregate | str:
     moved = [*aggregation.groupings, *(value for _, value in kept), *_expressions(calls)]
     if not all(map(may_move, moved)):
         return "an expression is not deterministic, or holds a subquery"
-    return JoinAggregate(node, multi_join, calls, kept)
+    return JoinAggregate(node, join, calls, kept)
 
 
-def _values(node: Node) -> tuple[MultiJoin, Mapping[Column, Expression]] | str:
-    """The columns of a node, computed from those of the multi-way join below it."""
+def _values(
+    node: Node, is_join: Callable[[Node], bool]
+) -> tuple[Node, Mapping[Column, Expression]] | str:
+    """The columns of a node, computed from those of the join below it."""
+    if is_join(node):
+        return node, {column: column for column in node.columns}
     match node:
-        case MultiJoin():
-            return node, {column: column for column in node.columns}
         case Alias():
-            return _values(node.input)
+            return _values(node.input, is_join)
         case Project():
-            below = _values(node.input)
+            below = _values(node.input, is_join)
             if isinstance(below, str):
                 return below
-            multi_join, values = below
-            return multi_join, {c: substitute(value, values) for c, value in node.values}
+            join, values = below
+            return join, {c: substitute(value, values) for c, value in node.values}
         case Filter():
             return f"{node.condition} is left to Spark, which evaluates it on each result"
         case Other():

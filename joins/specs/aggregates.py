@@ -16,6 +16,7 @@ from lsmstate.joins.conditions.columns import Column
 from lsmstate.joins.conditions.evaluate import type_of
 from lsmstate.joins.conditions.predicate import Expression, columns_of, text_of
 
+AggregateFunction = Literal["count", "sum", "min", "max"]
 #: Digits of a sum of decimals, before the query above gives it a type.
 _SUM_DIGITS: Final = 38
 
@@ -24,7 +25,7 @@ _SUM_DIGITS: Final = 38
 class Partial:
     """A partial aggregate of the results of a group."""
 
-    function: Literal["count", "sum", "min", "max"]
+    function: AggregateFunction
     of: Expression | None = None
     """Counted are results for which it is not null; None: all. Other functions need it."""
     is_double: bool = False

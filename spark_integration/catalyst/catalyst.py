@@ -43,6 +43,8 @@ OPERATORS: Final = {
 #: Where an expression stands in a node: its place in a projection; ``filter`` or ``join``; what it
 #: is of an aggregate, and its place there.
 Slot = int | str | tuple[str, int]
+#: The ids of the first and of the last column of a plan, and how many columns it has.
+ColumnIds = tuple[int, int, int]
 ArrowFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 OUTPUT_MODES: Final = ("append", "update", "complete")
 
@@ -87,6 +89,14 @@ def hadoop_of(spark: SparkSession) -> Any | None:
 def analyzed_plan(df: DataFrame) -> Any:
     """The analyzed plan of a classic DataFrame."""
     return df._jdf.queryExecution().analyzed()
+
+
+def column_ids(df: DataFrame) -> ColumnIds:
+    """By what the columns of a classic DataFrame are known in a plan above it."""
+    output = analyzed_plan(df).output()
+    count = output.size()
+    first, last = (output.apply(at).exprId().id() for at in (0, count - 1))
+    return int(first), int(last), int(count)
 
 
 def column_node(column: Column) -> Any | None:
@@ -390,6 +400,10 @@ class Catalyst:
         """The function that is called in a call of an aggregate."""
         return call.aggregateFunction()
 
+    def ignores_nulls(self, function: Any) -> bool:
+        """Whether FIRST or ANY_VALUE was called with IGNORE NULLS."""
+        return bool(function.ignoreNulls())
+
     def shown_name(self, function: Any) -> str:
         """The name of a function as SQL has it."""
         return str(function.prettyName())
@@ -397,6 +411,14 @@ class Catalyst:
     def children_count(self, node: Any) -> int:
         """How many children a plan or an expression has."""
         return int(node.children().size())
+
+    def is_same(self, expression: Any, other: Any) -> bool:
+        """Whether the expressions say the same of the same columns."""
+        return bool(expression.semanticEquals(other))
+
+    def window_of(self, plan: Any) -> Any:
+        """The window of time that is all that a plan selects."""
+        return plan.child().projectList().apply(0).child()
 
     def aggregated(self, plan: Any) -> list[Any]:
         """What an aggregate computes, without the names."""

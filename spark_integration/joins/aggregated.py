@@ -4,7 +4,8 @@ The state and the settings of such a join are those of the same join without agg
 goes on with what the other stored.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -17,6 +18,7 @@ from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.local.aggregates.groups import Groups
 from lsmstate.joins.protocols import Spec
 from lsmstate.joins.specs.aggregates import Aggregates
+from lsmstate.spark_integration.catalyst.catalyst import ColumnIds, column_ids
 from lsmstate.spark_integration.joins.late_rows import NO_LATE_ROWS, LateRows
 from lsmstate.spark_integration.joins.run_join import run_join
 from lsmstate.spark_integration.plan.inputs import Inputs
@@ -27,8 +29,35 @@ from lsmstate.spark_integration.stateful_operator.build import stateful_operator
 _GROUPS_SHARE: Final = 16
 
 
+#: How many joins are known by their results, beside those of SQL.
+_MOST_KNOWN: Final = 32
+
+
 class UngroupedError(InvalidArgumentError):
     """Why the results of a join are not aggregated inside it."""
+
+
+@dataclass(frozen=True)
+class KnownJoin:
+    """A join that was made, and may be made again with partial aggregates for results."""
+
+    streams: Mapping[str, DataFrame]
+    grouped: "Callable[[GroupedResults], DataFrame]"
+
+
+_known: OrderedDict[ColumnIds, KnownJoin] = OrderedDict()
+
+
+def remember(result: DataFrame, join: KnownJoin) -> None:
+    """Know the join by the columns of its result. The oldest of many is forgotten."""
+    _known[column_ids(result)] = join
+    if len(_known) > _MOST_KNOWN:
+        _known.popitem(last=False)
+
+
+def known_join(ids: ColumnIds) -> KnownJoin | None:
+    """The join that has these columns for a result."""
+    return _known.get(ids)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
@@ -39,8 +40,14 @@ from lsmstate.joins.specs.one_key import Condition, JoinSpec, check_streams
 from lsmstate.joins.specs.typed_condition import How, TypedCondition, in_text, typed_condition
 from lsmstate.joins.specs.within import with_time
 from lsmstate.option_names import names_checked
+from lsmstate.spark_integration.catalyst.catalyst import is_classic
 from lsmstate.spark_integration.catalyst.conditions import column_text
-from lsmstate.spark_integration.joins.aggregated import GroupedResults
+from lsmstate.spark_integration.joins.aggregated import (
+    GroupedResults,
+    KnownJoin,
+    UngroupedError,
+    remember,
+)
 from lsmstate.spark_integration.joins.changes import change_spec, check_time
 from lsmstate.spark_integration.joins.computed_keys import with_computed_keys
 from lsmstate.spark_integration.joins.final import final_spec
@@ -169,11 +176,16 @@ def multiway_join(
         query = joined.select("amount", "o_day").writeStream.format("parquet").start("out")
         ```
     """
-    return joined(
+    make = partial(
+        joined,
         *(streams, on),
         **{"how": how, "emit": emit, "changes": changes, "unmatched": unmatched},
         **{"most_results": most_results, "pins": pins, "skew": skew, "time": time, "state": state},
     )
+    found = make()
+    if emit == "append" and is_classic(found.sparkSession):
+        remember(found, KnownJoin(streams, lambda grouped: make(grouped=grouped)))
+    return found
 
 
 def joined(
@@ -213,7 +225,7 @@ def joined(
     if is_plain and time == TIME and most_results is None and isinstance(condition, str):
         close = close_pairs(streams, condition, rows, checked, pins or {})
         if close is not None:
-            return close
+            return _ungrouped(close, grouped)
     asked = any_condition(streams, condition, how, emit, changes, skew, retention)
     if asked is not None:
         asked_time = AskedTime(retention, late, time.late_batches, result_time)
@@ -238,7 +250,7 @@ def joined(
     if is_final and typed.tree is not None:
         check_skew(hot_keys, list(streams), "is of another type")
         spec = final_spec(inputs, streams, typed.tree, retention, late, result_time)
-        return request.final(spec).drop(*computed)
+        return _ungrouped(request.final(spec).drop(*computed), grouped)
     rows_of = {plan.name: plan.rows for plan in inputs.plans}
     times = watermarked(rows_of, streams)
     warn_of_kept_rows(rows_of, condition, times, watermark_missing, depth=1)
@@ -248,7 +260,7 @@ def joined(
     _check_skew(hot_keys, streams, is_graph, changing is not None, checked)
     if changing is not None:
         check_time(changing, spark, told, result_time)
-        return request.changing(changing, unmatched).drop(*computed)
+        return _ungrouped(request.changing(changing, unmatched).drop(*computed), grouped)
     inner = _spec(inputs)
     timing = timing_of(inner, streams, rest, retention, late, result_time)
     if timing is not None:
@@ -257,6 +269,13 @@ def joined(
     else:
         found = request.full_history(inner)
     return found if grouped is not None else found.drop(*computed)
+
+
+def _ungrouped(found: DataFrame, grouped: GroupedResults | None) -> DataFrame:
+    """The join, if its results are not to be aggregated: UngroupedError."""
+    if grouped is not None:
+        raise UngroupedError("only results of inner joins are aggregated inside the join")
+    return found
 
 
 def inner_join(

@@ -43,7 +43,7 @@ from lsmstate.spark_integration.checkpoint.pinned_settings import (
     with_pins,
 )
 from lsmstate.spark_integration.columns.schemas import arrow_schema
-from lsmstate.spark_integration.joins.aggregated import GroupedResults
+from lsmstate.spark_integration.joins.aggregated import GroupedResults, UngroupedError
 from lsmstate.spark_integration.joins.changes import (
     change_settings,
     joined_fields,
@@ -149,6 +149,8 @@ class ThetaRequest:
         )
         late = LateRows.of(inputs.plans, spec.event_time, self.time.late_batches)
         if spec.sides is not None:
+            if self.grouped is not None:
+                raise UngroupedError("only results of inner joins are aggregated inside the join")
             plan = late.added_to(plan)
             function = run_join(
                 spec,

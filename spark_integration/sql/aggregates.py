@@ -5,6 +5,7 @@ them: it sums counts and sums, and takes the least of leasts. It has the groups,
 ids of the one that the query wrote. So everything above it stays valid, in every output mode.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -19,18 +20,26 @@ from lsmstate.joins.conditions import predicate as p
 from lsmstate.joins.conditions.columns import Column as StreamColumn
 from lsmstate.joins.conditions.pair_condition import PairCondition
 from lsmstate.joins.plan.computed_here import Computing
-from lsmstate.joins.plan.conditions import Column, Expression, Literal
-from lsmstate.joins.plan.join_tree import AggregateCall
+from lsmstate.joins.plan.conditions import (
+    Column,
+    Expression,
+    Literal,
+    Opaque,
+    columns_of,
+    walk,
+)
+from lsmstate.joins.plan.join_tree import AggregateCall, MultiJoin
 from lsmstate.joins.plan.pushed_aggregates import JoinAggregate
-from lsmstate.joins.specs.aggregates import Aggregates, Partial
+from lsmstate.joins.specs.aggregates import AggregateFunction, Aggregates, Partial
 from lsmstate.spark_integration.catalyst.catalyst import Catalyst, analyzed_plan
+from lsmstate.spark_integration.catalyst.names import quoted
 from lsmstate.spark_integration.catalyst.plan_nodes import ExpressionHandle
 from lsmstate.spark_integration.columns.arrow_substitutes import carried_type
 from lsmstate.spark_integration.columns.collations import collations_in
 from lsmstate.spark_integration.columns.schemas import arrow_schema, arrow_type
 from lsmstate.spark_integration.joins.aggregated import GroupedResults, UngroupedError
 from lsmstate.spark_integration.joins.residual_filter import check_evaluated_here
-from lsmstate.spark_integration.sql.join_groups import streams_of
+from lsmstate.spark_integration.sql.plan_reader import SparkLiteral
 from lsmstate.spark_integration.sql.plan_writer import PlanWriter
 
 _ANSI: Final = "spark.sql.ansi.enabled"
@@ -47,12 +56,24 @@ class NotPushedError(Exception):
     """Why an aggregate is not computed inside the join."""
 
 
+@dataclass(frozen=True)
+class SparkJoin:
+    """A join below an aggregate."""
+
+    streams: Mapping[str, DataFrame]
+    columns: Mapping[Column, StreamColumn]
+    """By column of the plan, that of a stream."""
+    grouped: Callable[[GroupedResults], DataFrame]
+    """Makes it, with partial aggregates for results; UngroupedError if that cannot be done."""
+    inputs: Sequence[DataFrame] = ()
+    """The inputs of a multi-way join, under the ids that columns have in the plan."""
+
+
 def write_aggregate(
     catalyst: Catalyst,
     writer: PlanWriter,
     found: JoinAggregate,
-    frames: Sequence[DataFrame],
-    joined: Callable[[GroupedResults], DataFrame],
+    join: SparkJoin,
     original: Callable[[ExpressionHandle], Any],
 ) -> Any:
     """Write an aggregate over partial aggregates of the join below it.
@@ -61,8 +82,7 @@ def write_aggregate(
         catalyst: Access to Spark's plans.
         writer: Writes expressions.
         found: The aggregate.
-        frames: The inputs of the join below it.
-        joined: Makes the join, with partial aggregates for results.
+        join: The join below it.
         original: Gives Spark's own expression.
 
     Returns:
@@ -71,11 +91,17 @@ def write_aggregate(
     Raises:
         NotPushedError: It is left to Spark; the message says why.
     """
-    streams, columns = streams_of(found.multi_join, frames)
-    pushing = _Pushing(catalyst, streams, columns)
+    pushing = _Pushing(catalyst, join.streams, join.columns)
     merges = [pushing.merged(call, original(_handle(call))) for call in found.calls]
-    groups = [columns[column] for column in found.groups]
-    aggregates = Aggregates(tuple(groups), tuple(pushing.partials))
+    groups = [join.columns[column] for column in found.groups]
+    lengths = {column: _window_us(writer, join, found, column) for column in found.groups}
+    by = tuple(
+        group
+        if lengths[column] is None
+        else p.Call("date_bin", (_interval(lengths[column]), group))
+        for column, group in zip(found.groups, groups, strict=True)
+    )
+    aggregates = Aggregates(by, tuple(pushing.partials))
     output = T.StructType(
         [
             *(
@@ -92,7 +118,7 @@ def write_aggregate(
     except InvalidArgumentError as unfit:
         raise NotPushedError(f"{unfit} is not computed inside the join") from unfit
     try:
-        plan = analyzed_plan(joined(GroupedResults(aggregates, output)))
+        plan = analyzed_plan(join.grouped(GroupedResults(aggregates, output)))
     except UngroupedError as unfit:
         raise NotPushedError(str(unfit)) from unfit
     attributes = catalyst.output_attributes(plan)
@@ -100,7 +126,8 @@ def write_aggregate(
     own = writer.own(dict(zip(found.groups, attributes, strict=False)))
     plan = catalyst.project([*own, *parts], plan)
     if any(map(writer.passes_watermark, found.groups)):
-        plan = writer.with_watermark_of(found.multi_join, plan)
+        assert isinstance(found.join, MultiJoin)
+        plan = writer.with_watermark_of(found.join, plan)
     combined = _combined(catalyst, catalyst.project(parts, plan), merges)
     plan = catalyst.project([*(writer.named(*each) for each in found.kept), *parts], plan)
     of_calls = {_handle(call): value for call, value in zip(found.calls, combined, strict=True)}
@@ -142,7 +169,7 @@ class _Pushing:
         """SQL over the columns p0, p1 and so on that gives what the call does."""
         function = self.catalyst.aggregate_function(original)
         name = self.catalyst.shown_name(function)
-        if call.is_distinct and call.function not in ("Min", "Max"):
+        if call.is_distinct and call.function not in ("Min", "Max", "BoolAnd", "BoolOr"):
             raise NotPushedError("it counts distinct values, which parts of a group do not say")
         if name.startswith("try_"):
             raise NotPushedError(f"{name} is not computed inside the join")
@@ -158,14 +185,12 @@ class _Pushing:
                 return self._sum(call, function, result)
             case "Average":
                 return self._average(call, function, result)
-            case "Min" | "Max" as extreme:
-                self._check_ordered(result)
-                value = self._only(
-                    call, self._computed(call.arguments[0], self._type_below(function))
-                )
-                shown = "min" if extreme == "Min" else "max"
-                part = self._part(Partial(shown, value), result)
-                return f"{shown}({part})"
+            case "Min" | "BoolAnd" | "First" | "AnyValue":
+                merge = {"Min": "min", "BoolAnd": "bool_and"}.get(call.function, "first")
+                return self._extreme(call, function, "min", merge)
+            case "Max" | "BoolOr":
+                merge = "max" if call.function == "Max" else "bool_or"
+                return self._extreme(call, function, "max", merge)
         raise NotPushedError(f"{name} is not computed inside the join")
 
     def _count(self, call: AggregateCall) -> str:
@@ -181,6 +206,18 @@ class _Pushing:
         else:
             value = _ONE
         return self._part(Partial("count", self._only(call, value)), T.LongType())
+
+    def _extreme(
+        self, call: AggregateCall, function: Any, extreme: AggregateFunction, merge: str
+    ) -> str:
+        """The least or the greatest value. FIRST and ANY_VALUE take the least of a micro-batch and
+        bucket, which is one of their values."""
+        kind = self._type_below(function)
+        self._check_ordered(kind)
+        value = self._only(call, self._computed(call.arguments[0], kind))
+        part = self._part(Partial(extreme, value), kind)
+        skips = merge == "first" and self.catalyst.ignores_nulls(function)
+        return f"{merge}({part}{', true' if skips else ''})"
 
     def _sum(self, call: AggregateCall, function: Any, result: T.DataType) -> str:
         value = self._computed(call.arguments[0], self._type_below(function))
@@ -258,6 +295,43 @@ class _Pushing:
     def _check_ordered(self, kind: T.DataType) -> None:
         if collations_in(kind):
             raise NotPushedError(f"{kind.simpleString()} is ordered by its collation")
+
+
+def _window_us(
+    writer: PlanWriter, join: SparkJoin, found: JoinAggregate, column: Column
+) -> int | None:
+    """The length of the tumbling windows, if groups are told apart by those of this column alone.
+    Any time in a window then stands for all of them, and its start does."""
+    readers = [value for _, value in found.kept if column in columns_of(value)]
+    if any(columns_of(value) != {column} or not isinstance(value, Opaque) for value in readers):
+        return None
+    numbers = [
+        int(part.value.text)
+        for part in walk(readers[0])
+        if isinstance(part, Literal)
+        and isinstance(part.value, SparkLiteral)
+        and re.fullmatch(r"\d+", part.value.text)
+    ]
+    length = max(numbers, default=0)
+    times = [
+        (frame, frame.schema[at])
+        for node, frame in zip(found.join.inputs, join.inputs, strict=False)
+        for at, own in enumerate(node.columns)
+        if own == column
+    ]
+    if not length or not times:
+        return None
+    frame, field = times[0]
+    if not isinstance(field.dataType, T.TimestampType | T.TimestampNTZType):
+        return None
+    window = F.window(F.col(quoted(field.name)), f"{length} microseconds")
+    made = writer.catalyst.window_of(analyzed_plan(frame.select(window)))
+    same = all(writer.catalyst.is_same(writer.expression(value), made) for value in readers)
+    return length if same else None
+
+
+def _interval(length_us: int) -> p.Constant:
+    return p.Constant(p.Duration(length_us, has_days=False), pa.duration("us"))
 
 
 def _combined(catalyst: Catalyst, parts: Any, merges: list[str]) -> list[Any]:

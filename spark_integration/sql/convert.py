@@ -9,6 +9,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.conditions.columns import Column as StreamColumn
 from lsmstate.joins.plan.explain import explain
 from lsmstate.joins.plan.join_tree import MultiJoin, Node, Other, is_streaming, parents_first
 from lsmstate.joins.plan.prune import pruned
@@ -26,14 +27,16 @@ from lsmstate.joins.plan.tsc import (
 )
 from lsmstate.joins.plan.unions import unions_of_joins, with_joins_gathered
 from lsmstate.spark_integration.catalyst.catalyst import OUTPUT_MODES, Catalyst, analyzed_plan
+from lsmstate.spark_integration.joins.aggregated import KnownJoin, known_join
 from lsmstate.spark_integration.joins.shares import explain_join
 from lsmstate.spark_integration.plan.inputs import UnfitInputError
-from lsmstate.spark_integration.sql.aggregates import NotPushedError, write_aggregate
+from lsmstate.spark_integration.sql.aggregates import NotPushedError, SparkJoin, write_aggregate
 from lsmstate.spark_integration.sql.join_groups import (
     fits_several_groups,
     joined_frames,
     joined_groups,
     result_columns,
+    streams_of,
 )
 from lsmstate.spark_integration.sql.plan_reader import ReadPlan, read_plan
 from lsmstate.spark_integration.sql.plan_writer import PlanWriter, Written
@@ -74,7 +77,7 @@ class Converted:
 
     def explained(self) -> str:
         parts = [explain(self.conversion)] if self.conversion is not None else []
-        if self.conversion is not None and self.is_converted and self.dataframe is not None:
+        if self.is_converted and self.dataframe is not None:
             lines = explain_join(self.dataframe).splitlines()
             parts += ["Operator", *(f"  {line}" for line in lines)]
         if self.aggregates:
@@ -123,7 +126,8 @@ def convert(
     if not catalyst.is_streaming(plan):
         return unconverted("the query reads no stream")
     if operators_in(plan):
-        return unconverted(
+        pushed = _above_operator(catalyst, plan) if pushes_aggregates and df is not None else None
+        return pushed or unconverted(
             "the query contains an operator of lsmstate already, and Spark allows one in a query"
         )
     try:
@@ -318,21 +322,11 @@ def _rebuilt(
         instead[union] = write_joins
     told: list[str] = []
 
-    def write_partly(found: JoinAggregate) -> Callable[[PlanWriter], Any]:
-        def write(writer: PlanWriter) -> Any:
-            multi_join = found.multi_join
-            inputs = frames(writer, multi_join)
-            make = partial(joined_frames, multi_join, inputs, rows, options)
-            try:
-                plan = write_aggregate(catalyst, writer, found, inputs, make, read.spark.expression)
-            except NotPushedError as reason:
-                told.append(explained_aggregate(found.node, str(reason)))
-                del instead[found.node]
-                return writer.plan(found.node)
-            told.append(explained_aggregate(found.node, None))
-            return plan
-
-        return write
+    def grouped(writer: PlanWriter, join: Node) -> SparkJoin:
+        assert isinstance(join, MultiJoin)
+        inputs = frames(writer, join)
+        make = partial(joined_frames, join, inputs, rows, options)
+        return SparkJoin(*streams_of(join, inputs), make, inputs)
 
     for node, found in aggregates_of_joins(tree):
         if not pushes_aggregates:
@@ -340,7 +334,69 @@ def _rebuilt(
         elif isinstance(found, str):
             told.append(explained_aggregate(node, found))
         elif len(conversion.multi_joins) == 1:
-            instead[node] = write_partly(found)
+            instead[node] = partial(_write_parts, read, found, grouped, instead, told)
     waits = bool(stateful_above(conversion.after))
     writer = PlanWriter(read, write_join, write_nodes=instead, passes_watermark=waits)
     return writer.plan(tree), told
+
+
+def _write_parts(
+    read: ReadPlan,
+    found: JoinAggregate,
+    grouped: Callable[[PlanWriter, Node], SparkJoin],
+    instead: dict[Node, Callable[[PlanWriter], Any]],
+    told: list[str],
+    writer: PlanWriter,
+) -> Any:
+    """Write an aggregate over partial ones, or as it was read. ``told``: what became of it."""
+    node, catalyst = found.node, read.spark.catalyst
+    try:
+        join = grouped(writer, found.join)
+        plan = write_aggregate(catalyst, writer, found, join, read.spark.expression)
+    except NotPushedError as reason:
+        told.append(explained_aggregate(node, str(reason)))
+        del instead[node]
+        return writer.plan(node)
+    told.append(explained_aggregate(node, None))
+    return plan
+
+
+def _above_operator(catalyst: Catalyst, plan: Any) -> Converted | None:
+    """The query over the result of ``multiway_join``, which aggregates inside it; None if it
+    cannot."""
+
+    def join_of(node: Node) -> KnownJoin | None:
+        columns = node.columns
+        ends = (columns[0].number, columns[-1].number, len(columns)) if columns else (0, 0, 0)
+        return known_join(ends)
+
+    def grouped(_writer: PlanWriter, node: Node) -> SparkJoin:
+        join = join_of(node)
+        assert join is not None, "an aggregate was found above it"
+        listed = [
+            StreamColumn(name, column)
+            for name, frame in join.streams.items()
+            for column in frame.columns
+        ]
+        columns = dict(zip(node.columns, listed, strict=True))
+        return SparkJoin(join.streams, columns, join.grouped)
+
+    try:
+        read = read_plan(catalyst, plan)
+    except InvalidArgumentError:
+        return None
+    told: list[str] = []
+    instead: dict[Node, Callable[[PlanWriter], Any]] = {}
+    for node, found in aggregates_of_joins(read.tree, lambda node: join_of(node) is not None):
+        if isinstance(found, str):
+            told.append(explained_aggregate(node, found))
+        else:
+            instead[node] = partial(_write_parts, read, found, grouped, instead, told)
+    rebuilt = PlanWriter(read, _no_join, write_nodes=instead).plan(read.tree)
+    if not instead:
+        return None
+    return Converted(catalyst.dataframe(rebuilt), True, "", "", None, aggregates=tuple(told))
+
+
+def _no_join(_node: MultiJoin) -> Written:
+    raise AssertionError("joins are merged in a query without an operator only")

@@ -25,6 +25,7 @@ from lsmstate.joins.plan.join_tree import (
     Source,
 )
 from lsmstate.joins.plan.prune import computed_keys
+from lsmstate.spark_integration.catalyst.catalyst import Catalyst
 from lsmstate.spark_integration.catalyst.plan_nodes import ExpressionHandle, NodeHandle
 from lsmstate.spark_integration.columns.schemas import WATERMARK_METADATA
 from lsmstate.spark_integration.sql.plan_reader import ReadPlan, SparkLiteral
@@ -67,6 +68,11 @@ class PlanWriter:
         self._write_nodes = write_nodes or {}
         self._passes_watermark = passes_watermark
         self._attributes: dict[Column, Any] = {}
+
+    @property
+    def catalyst(self) -> Catalyst:
+        """Access to Spark's plans."""
+        return self._catalyst
 
     def plan(self, node: Node) -> Any:
         """Spark's plan for a node and all below it. Inputs are written first, because they define

@@ -94,9 +94,14 @@ class Groups:
         yield Reduced([value_of(each) for each in self._by], values)
 
     def _combined(self, product: Product) -> Iterator[Reduced]:
-        names = [name for name in self._sides if name in product.sides]
+        names = [name for name in self._sides if name in {*product.sides, *product.pieces}]
         works = [self._sides[name] for name in names]
-        parts = [work.reduced(product.sides[name]) for name, work in zip(names, works, strict=True)]
+        parts = [
+            work.reduced(product.sides[name])
+            if name in product.sides
+            else work.reduced_pieces(product.pieces[name])
+            for name, work in zip(names, works, strict=True)
+        ]
         keys = [np.asarray(part.groups[0]) for part in parts]
         numbers = np.arange(len(product.times) + 1)
         nothing = pa.RecordBatch.from_arrays([], names=[])
@@ -234,7 +239,8 @@ class _SideWork:
         return bool(self.carried or self.own)
 
     def reduced(self, side: Side) -> Reduced:
-        """The rows by key and by what is carried; as the last value how many they are."""
+        """The rows by key and by what is carried, in the order of keys; as the last value how many
+        they are."""
         counts = np.diff(side.starts)
         keys = pa.array(np.repeat(np.arange(len(counts), dtype=np.int64), counts))
         rows = len(side.sizes)
@@ -243,7 +249,17 @@ class _SideWork:
             [keys, *(value_of(each) for each in self.carried)],
             lifted(self._partials, value_of, rows),
         )
-        return grouped(self._partials, found)
+        found = grouped(self._partials, found)
+        # Groups come in the order of a hash table.
+        return taken(found, np.argsort(np.asarray(found.groups[0]), kind="stable"))
+
+    def reduced_pieces(self, pieces: Iterator[Side]) -> Reduced:
+        """The same for a side that comes in pieces."""
+        found = self.reduced(next(pieces))
+        for piece in pieces:
+            both = concatenated([found, self.reduced(piece)])
+            found = grouped(self._partials, both)
+        return found
 
 
 def _values(sides: Mapping[str, Side], rows: int) -> ValueOf:

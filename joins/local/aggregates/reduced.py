@@ -66,7 +66,7 @@ def repeated(
 
 
 def grouped(partials: Sequence[Partial], found: Reduced) -> Reduced:
-    """One row for each group, in the order in which they come."""
+    """One row for each group, in any order."""
     if not len(found):
         return found
     groups = found.groups or [pa.repeat(pa.scalar(0, pa.int8()), len(found))]

@@ -68,7 +68,7 @@ class Combiner:
     ) -> Iterator[pa.RecordBatch]:
         """Per key all combinations. Each stream is either ``at_hand`` or in ``probes``, and has
         rows under every one of the ``keys``, which ascend."""
-        for _, sides in self._products(at_hand, probes, keys):
+        for sides in self._products(at_hand, probes, keys):
             sources = self._gatherer.sources([side.rows for side in sides])
             for piece in cross_product(sides, self._piece_bytes):
                 yield sources.gather(piece.places)
@@ -78,7 +78,7 @@ class Combiner:
     ) -> Iterator[Picked]:
         """The same, not made yet: of each group of keys or piece of a hot one, in pieces of at most
         32,768 rows that would take at most ``_PICKED_BYTES``."""
-        for _, sides in self._products(at_hand, probes, keys):
+        for sides in self._products(at_hand, probes, keys):
             yield from cross_product(sides, _PICKED_BYTES)
 
     def products(
@@ -93,18 +93,33 @@ class Combiner:
         read = {name: probe for name, probe in probes.items() if name in needed}
         counts = [np.diff(rows.starts) for name, rows in at_hand.items() if name not in shown]
         counts += [probe.counts for name, probe in probes.items() if name not in read]
-        names = [name for name in self._streams if name in shown or name in read]
-        for own, sides in self._products(shown, read, keys):
+        for own, is_hot in self._stretches(read, keys):
             ones = np.ones(len(own), dtype=np.int64)
             times = combinations([ones, *(count[own] for count in counts)])
-            yield Product(dict(zip(names, sides, strict=True)), times)
+            at_once = {name: rows.side(own) for name, rows in shown.items()}
+            if is_hot:
+                yield Product(at_once, times, {n: self._large(n, p, own) for n, p in read.items()})
+            else:
+                fetched = self._fetched(read, own) if read else {}
+                yield Product({**at_once, **fetched}, times)
 
     def _products(
         self, at_hand: Mapping[str, GroupedRows], probes: Mapping[str, Probe], keys: Numbers
-    ) -> Iterator[tuple[Numbers, list[Side]]]:
-        """What is to be multiplied, one after the other, and its keys."""
+    ) -> Iterator[list[Side]]:
+        """What is to be multiplied, one after the other."""
+        for own, is_hot in self._stretches(probes, keys):
+            if is_hot:
+                yield from self._hot(at_hand, probes, int(own[0]))
+            else:
+                yield self._sides(at_hand, own, self._fetched(probes, own) if probes else {})
+
+    def _stretches(
+        self, probes: Mapping[str, Probe], keys: Numbers
+    ) -> Iterator[tuple[Numbers, bool]]:
+        """Keys whose rows, all together, fit into a piece per stream; or a single one whose rows do
+        not fit, which is said beside it."""
         if not probes:
-            yield keys, self._sides(at_hand, keys, {})
+            yield keys, False
             return
         weights = {name: self._weights(name, probes[name])[keys] for name in probes}
         ends = [np.cumsum(weight) for weight in weights.values()]
@@ -115,17 +130,12 @@ class Combiner:
                 int(np.searchsorted(end, limit, side="right"))
                 for end, limit in zip(ends, limits, strict=True)
             ]
-            last = max(first + 1, min(stops))
-            if any(weight[first] > self._piece_bytes for weight in weights.values()):
-                for sides in self._hot(at_hand, probes, int(keys[first])):
-                    yield keys[first : first + 1], sides
-            else:
-                yield keys[first:last], self._group(at_hand, probes, keys[first:last])
+            is_hot = any(weight[first] > self._piece_bytes for weight in weights.values())
+            last = first + 1 if is_hot else max(first + 1, min(stops))
+            yield keys[first:last], is_hot
             first = last
 
-    def _group(
-        self, at_hand: Mapping[str, GroupedRows], probes: Mapping[str, Probe], keys: Numbers
-    ) -> list[Side]:
+    def _fetched(self, probes: Mapping[str, Probe], keys: Numbers) -> dict[str, Side]:
         """Keys whose rows, all together, fit into a piece per stream: each row is fetched once."""
         fetched = {}
         for name, probe in probes.items():
@@ -134,7 +144,13 @@ class Combiner:
             counts = probe.counts[keys]
             assert rows.num_rows == counts.sum(), f"{name}: fetched other rows than were counted"
             fetched[name] = Side(rows, starts_of(counts), self._row_sizes[name](rows))
-        return self._sides(at_hand, keys, fetched)
+        return fetched
+
+    def _large(self, name: str, probe: Probe, keys: Numbers) -> Iterator[Side]:
+        """The rows of one key in pieces, each read once."""
+        key = int(keys[0])
+        for rows in self._pieces(probe, key, int(self._weights(name, probe)[key])):
+            yield Side(rows, np.array([0, rows.num_rows]), self._row_sizes[name](rows))
 
     def _hot(
         self, at_hand: Mapping[str, GroupedRows], probes: Mapping[str, Probe], key: int
@@ -173,9 +189,7 @@ class Combiner:
         self, at_hand: Mapping[str, GroupedRows], keys: Numbers, fetched: Mapping[str, Side]
     ) -> list[Side]:
         sides = [
-            fetched[name] if name in fetched else at_hand[name].side(keys)
-            for name in self._streams
-            if name in fetched or name in at_hand
+            fetched[name] if name in fetched else at_hand[name].side(keys) for name in self._streams
         ]
         if self._beside_bytes:
             sides[0] = replace(sides[0], sizes=sides[0].sizes + self._beside_bytes)

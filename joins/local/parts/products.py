@@ -4,8 +4,8 @@ What aggregates results needs no more. A stream of which no column is needed is 
 says how often each combination counts, and its rows are not read.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -21,12 +21,14 @@ class Product:
     sides: Mapping[str, Side]
     """By stream."""
     times: Numbers
+    pieces: Mapping[str, Iterator[Side]] = field(default_factory=dict)
+    """Sides that are too large, in pieces whose rows are all under the one key there is."""
 
     @property
     def is_flat(self) -> bool:
         """Whether each key has one combination."""
         keys = len(self.times)
-        return all(
+        return not self.pieces and all(
             len(side.sizes) == keys and bool((np.diff(side.starts) == 1).all())
             for side in self.sides.values()
         )

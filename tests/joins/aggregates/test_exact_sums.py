@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections import defaultdict
 from contextlib import closing
 from decimal import Decimal
 
@@ -216,3 +217,29 @@ def test_expressions_over_several_streams(tmp_path):
     assert found.to_pylist() == [
         {"p0": sum(x * y for x, y in matches), "p1": sum(x for x, _ in matches)}
     ]
+
+
+def test_groups_of_many_keys(tmp_path):
+    """More keys than fit into one block of a hash table, some with several rows of each stream."""
+    schema = pa.schema([("k", pa.int64()), ("x", pa.int64())])
+    spec = create_spec({"a": schema, "b": schema}, "a.k = b.k")
+    aggregates = Aggregates(
+        (Column("a", "k"),), (Partial("count"), Partial("sum", Column("b", "x")))
+    )
+    rng = np.random.default_rng(5)
+    sides = {name: rng.integers(0, 200, (2, 300)) for name in "ab"}
+    with closing(attempt(tmp_path, spec, "memory")) as store:
+        join, groups = UMJoin(spec, store), Groups(aggregates, spec.streams, 1 << 20)
+        for name, columns in sides.items():
+            batch = pa.RecordBatch.from_arrays(list(map(pa.array, columns)), schema=schema)
+            list(groups.add(join.process(Batch(name, batch))))
+        (found,) = groups.rows()
+    wanted = defaultdict(lambda: [0, 0])
+    for key in sides["a"][0]:
+        for other, value in sides["b"].T:
+            if key == other:
+                wanted[int(key)][0] += 1
+                wanted[int(key)][1] += int(value)
+    got = {row["g0"]: [row["p0"], row["p1"]] for row in found.to_pylist()}
+    assert len(got) == found.num_rows > 100
+    assert got == wanted
