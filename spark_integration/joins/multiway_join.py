@@ -9,7 +9,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Final
 
 import pyarrow as pa
@@ -176,15 +175,27 @@ def multiway_join(
         query = joined.select("amount", "o_day").writeStream.format("parquet").start("out")
         ```
     """
-    make = partial(
-        joined,
-        *(streams, on),
-        **{"how": how, "emit": emit, "changes": changes, "unmatched": unmatched},
-        **{"most_results": most_results, "pins": pins, "skew": skew, "time": time, "state": state},
-    )
-    found = make()
-    if emit == "append" and is_classic(found.sparkSession):
-        remember(found, KnownJoin(streams, lambda grouped: make(grouped=grouped)))
+
+    def make(grouped: GroupedResults | None) -> DataFrame:
+        return joined(
+            streams,
+            on,
+            how=how,
+            emit=emit,
+            changes=changes,
+            unmatched=unmatched,
+            most_results=most_results,
+            pins=pins,
+            skew=skew,
+            time=time,
+            state=state,
+            grouped=grouped,
+        )
+
+    found = make(None)
+    shows_all = len(found.columns) == sum(len(frame.columns) for frame in streams.values())
+    if emit == "append" and shows_all and is_classic(found.sparkSession):
+        remember(found, KnownJoin(streams, make))
     return found
 
 
@@ -252,9 +263,9 @@ def joined(
         spec = final_spec(inputs, streams, typed.tree, retention, late, result_time)
         return _ungrouped(request.final(spec).drop(*computed), grouped)
     rows_of = {plan.name: plan.rows for plan in inputs.plans}
-    times = watermarked(rows_of, streams)
-    warn_of_kept_rows(rows_of, condition, times, watermark_missing, depth=1)
-    told = TimeOptions(watermarked(rows_of, streams), retention, late)
+    event_times = watermarked(rows_of, streams)
+    warn_of_kept_rows(rows_of, condition, event_times, watermark_missing, depth=2)
+    told = TimeOptions(event_times, retention, late)
     emit = "append" if is_final else emit
     changing = change_spec(inputs, typed.tree, rest, emit, changes, told)
     _check_skew(hot_keys, streams, is_graph, changing is not None, checked)

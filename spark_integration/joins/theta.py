@@ -119,7 +119,7 @@ class ThetaRequest:
         here, residual = self._split(_stored(rows, operations))
         spec = self._spec(rows, here, residual)
         times = watermarked(rows, self.streams)
-        warn_of_kept_rows(rows, self.asked.condition, times, watermark_missing, depth=2)
+        warn_of_kept_rows(rows, self.asked.condition, times, watermark_missing, depth=3)
         theta = spec.theta
         kind, routing = self._routing(spec, self.options.buckets or default_buckets(spark))
         pinned: Mapping[str, Any] = {OTHER_CONDITIONS: list(residual) or None}

@@ -94,13 +94,7 @@ def write_aggregate(
     pushing = _Pushing(catalyst, join.streams, join.columns)
     merges = [pushing.merged(call, original(_handle(call))) for call in found.calls]
     groups = [join.columns[column] for column in found.groups]
-    lengths = {column: _window_us(writer, join, found, column) for column in found.groups}
-    by = tuple(
-        group
-        if lengths[column] is None
-        else p.Call("date_bin", (_interval(lengths[column]), group))
-        for column, group in zip(found.groups, groups, strict=True)
-    )
+    by = tuple(_group(writer, join, found, column) for column in found.groups)
     aggregates = Aggregates(by, tuple(pushing.partials))
     output = T.StructType(
         [
@@ -330,8 +324,15 @@ def _window_us(
     return length if same else None
 
 
-def _interval(length_us: int) -> p.Constant:
-    return p.Constant(p.Duration(length_us, has_days=False), pa.duration("us"))
+def _group(
+    writer: PlanWriter, join: SparkJoin, found: JoinAggregate, column: Column
+) -> p.Expression:
+    """By what groups are told apart where the aggregate tells them apart by a column."""
+    length_us = _window_us(writer, join, found, column)
+    if length_us is None:
+        return join.columns[column]
+    interval = p.Constant(p.Duration(length_us, has_days=False), pa.duration("us"))
+    return p.Call("date_bin", (interval, join.columns[column]))
 
 
 def _combined(catalyst: Catalyst, parts: Any, merges: list[str]) -> list[Any]:
