@@ -33,7 +33,7 @@ from lsmstate.joins.plan.pushed_aggregates import JoinAggregate
 from lsmstate.joins.specs.aggregates import AggregateFunction, Aggregates, Partial
 from lsmstate.spark_integration.catalyst.catalyst import Catalyst, analyzed_plan
 from lsmstate.spark_integration.catalyst.names import quoted
-from lsmstate.spark_integration.catalyst.plan_nodes import ExpressionHandle
+from lsmstate.spark_integration.catalyst.plan_nodes import ExpressionHandle, NodeHandle
 from lsmstate.spark_integration.columns.arrow_substitutes import carried_type
 from lsmstate.spark_integration.columns.collations import collations_in
 from lsmstate.spark_integration.columns.schemas import arrow_schema, arrow_type
@@ -132,6 +132,7 @@ def write_aggregate(
     assert found.node.aggregation is not None
     groupings = [writer.expression(each) for each in found.node.aggregation.groupings]
     node = found.node.handle
+    assert isinstance(node, NodeHandle), "a node that was not read from a plan"
     results = [
         _replaced(catalyst, original, ExpressionHandle(node, ("result", place)), of_calls)
         for place in range(len(found.node.columns))
