@@ -83,7 +83,7 @@ class _Lists:
 
     def equals_next(self) -> npt.NDArray[np.bool_]:
         """Whether each list but the last equals the one after it."""
-        equal = self.lengths[1:] == self.lengths[:-1]
+        equal: npt.NDArray[np.bool_] = self.lengths[1:] == self.lengths[:-1]
         asked = np.flatnonzero(equal)
         if len(asked):
             lengths = self.lengths[asked]
