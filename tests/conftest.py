@@ -21,8 +21,9 @@ pytest_plugins = ["support.cpu_times"]
 #: For the few rows of most tests that takes longer than to interpret the plan.
 CODEGEN = os.environ.get("LSMSTATE_CODEGEN", "false")
 FACTORY = "FALLBACK" if CODEGEN == "true" else "NO_CODEGEN"
-#: Tests are over before code that is compiled a second time, and better, pays.
-JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+#: Tests are over before code that is compiled a second time, and better, pays. The room for code is
+#: small then, and one of its threads would sweep it all the time.
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
 
 # The same for the programs that tests start: Spark reads its settings from Java's properties, too.
 os.environ["SPARK_SUBMIT_OPTS"] = " ".join(

@@ -353,7 +353,11 @@ def test_the_types_are_pinned_and_explained(
         (TREE, {}, "use emit='changes'"),
         (TREE, {"emit": "final"}, "depends on 'o', 'p' also where there is no row"),
         (TREE, {"emit": "changes", "changes": {"p": "of"}}, "'of' is int32, operations are text"),
-        (TREE, {"emit": "changes", "unmatched": "drop"}, "known: count, error"),
+        (
+            TREE,
+            {"emit": "changes", "unmatched": "drop"},
+            "did you mean .error.. Known: count, error",
+        ),
         (TREE + " AND o.day < 5", {"emit": "changes"}, "outside of IS NULL, OR and COALESCE"),
         ("o.id = p.of AND o.id = s.ref AND o.day < 5", {"how": "left"} | CHANGES, "on 'o' alone"),
         (
