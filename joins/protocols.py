@@ -265,14 +265,8 @@ class TableRouting(Routing, Protocol):
 def makes_tables_alike(routing: TableRouting) -> bool:
     """Whether all attempts of a bucket observe the same, and ``next_table`` makes the same of it on
     every machine, as a routing says by an attribute of this name. Then a table may be made several
-    times, and lie where no file can be created exclusively."""
+    times, and lie where no file can be created exclusively. All others need a local directory."""
     return bool(getattr(routing, "makes_tables_alike", False))
-
-
-def needs_local_tables(routing: TableRouting) -> bool:
-    """Whether it cannot route without tables of which there must be one maker, as a routing that
-    can denies by an attribute ``needs_tables``. They lie in a local directory."""
-    return not makes_tables_alike(routing) and bool(getattr(routing, "needs_tables", True))
 
 
 def counters_of(routing: Routing) -> tuple[str, ...]:

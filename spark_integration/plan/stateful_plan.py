@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from lsmstate.joins.protocols import Routing, TableRouting, needs_local_tables
+from lsmstate.joins.protocols import Routing, TableRouting, makes_tables_alike
 from lsmstate.joins.routing.hash_router import HashRouting
 from lsmstate.options import Options
 from lsmstate.spark_integration.plan.storage import Storage
@@ -151,7 +151,7 @@ class StatefulPlan:
             self.watches_time,
             self.result_time,
             isinstance(self.routing, TableRouting),
-            isinstance(self.routing, TableRouting) and needs_local_tables(self.routing),
+            isinstance(self.routing, TableRouting) and not makes_tables_alike(self.routing),
         )
 
 
@@ -172,8 +172,8 @@ class Wanted:
     result_time: str | None = None
     has_tables: bool = False
     """Whether rows are routed by tables, which count by the start of the query."""
-    needs_tables: bool = False
-    """Whether they cannot be routed without, where tables cannot be kept."""
+    needs_local_tables: bool = False
+    """Whether these have one maker, which a local directory lets find."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

@@ -180,11 +180,10 @@ def _prepare(query: Any, query_id: str, wanted: Wanted, context: Any) -> dict[st
         check_place(wanted.settings["backend"], place.where)
     if local_path(checkpoint) is not None or wanted.state_dir is None:
         _check_state_is_there(storage.place(state_url(f"{checkpoint}/commits")), place)
-    if wanted.needs_tables and place.local_directory is None:
+    if wanted.needs_local_tables and place.local_directory is None:
         raise InvalidArgumentError(
             f"{wanted.operator} learns its routing by tables in a local directory, and its state "
-            f"is in {place.where}; give sample=... or split=..., which fix the routing, or name a "
-            "local state_dir"
+            f"is in {place.where}; leave out routing, or name a local state_dir"
         )
     conf = query.sparkSessionForStream().conf()
     _check_policy(conf, wanted)

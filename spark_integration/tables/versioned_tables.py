@@ -40,7 +40,6 @@ from lsmstate.joins.protocols import (
     Table,
     TableRouting,
     makes_tables_alike,
-    needs_local_tables,
 )
 from lsmstate.remote.directory import remove_if_there
 from lsmstate.spark_integration.checkpoint.json_records import (
@@ -93,16 +92,13 @@ class VersionedTables:
 
     @classmethod
     def of(cls, plan: StatefulPlan, run: TaskRun) -> Self | None:
-        """The tables of a task's query; None: its routing has none, or can do without where they
-        cannot be kept. InvalidArgumentError for a state that is not local, unless all makers of a
-        table make the same one."""
+        """The tables of a task's query; None: its routing has none. InvalidArgumentError for a
+        state that is not local, unless all makers of a table make the same one."""
         if not isinstance(plan.routing, TableRouting):
             return None
         routing = plan.routing.settled(run.pinned.buckets, run.pinned.adopted)
         assert isinstance(routing, TableRouting)
         if run.place.local_directory is None and not makes_tables_alike(routing):
-            if not needs_local_tables(routing):
-                return None
             raise InvalidArgumentError(
                 f"{run.place.where} is not a local directory, which this routing needs for its "
                 "tables; name one with state_dir, or choose another routing"

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -58,6 +58,10 @@ _FEW: Final = 0.01
 _MOST_WINDOWS: Final = 64
 _MOST_BYTES: Final = 128 << 10
 _MOST_UNKNOWN: Final = 2048
+#: Unknown values that are counted in a micro-batch beside those.
+_MOST_NEW: Final = 16384
+#: Odd, so that a product with it deals 64-bit values anew.
+_SPREAD: Final = 0x9E3779B97F4A7C15
 #: Values of a table.
 _MOST_VALUES: Final = 200_000
 
@@ -79,6 +83,21 @@ class Tumbling:
         return (watermark_us + 1) // self.size_us
 
 
+class Sights(NamedTuple):
+    """How often a value that the table lacks was seen, and where it is to go."""
+
+    sights: int
+    near: int
+    """Most values of one partition that stood beside it in a document."""
+    partition: int
+    """That partition; of several the least."""
+
+    def and_also(self, other: "Sights") -> "Sights":
+        """Both together, in any order."""
+        best = min(self, other, key=lambda each: (-each.near, each.partition))
+        return Sights(self.sights + other.sights, best.near, best.partition)
+
+
 @dataclass(frozen=True)
 class SeenDocuments:
     """What one bucket has stored."""
@@ -93,9 +112,8 @@ class SeenDocuments:
     """Whether there were more."""
     repartitions: int = 0
     """Of the table by which it was stored."""
-    unknown: Mapping[int, tuple[int, int]] = field(default_factory=dict)
-    """Values that the table lacks: how often they were seen, and the partition that most of their
-    neighbours have."""
+    unknown: Mapping[int, "Sights"] = field(default_factory=dict)
+    """Values that the table lacks."""
 
     def to_json(self) -> dict[str, Any]:
         """What was seen as JSON has it."""
@@ -118,7 +136,7 @@ class SeenDocuments:
             tuple(found.get("sample", ())),
             bool(found.get("is cut", False)),
             found.get("repartitions", 0),
-            {value: (sights, best) for value, sights, best in found.get("unknown", ())},
+            {value: Sights(*told) for value, *told in found.get("unknown", ())},
         )
 
 
@@ -127,6 +145,8 @@ class LearnedRouting:
     """Made by the face of ``natural_join``."""
 
     counters: ClassVar[tuple[str, ...]] = (REPARTITIONS,)
+    #: Samples have the least checksums, and of values sums and maxima are told.
+    makes_tables_alike: ClassVar[bool] = True
 
     kind: str = HYPERCUBE
     reading: Reading = READING
@@ -156,17 +176,6 @@ class LearnedRouting:
             return replace(self, buckets=buckets, first=None, is_fixed=False)
         first = Layout.from_json(found, buckets, self.reading)
         return replace(self, buckets=buckets, first=first, is_fixed=found[FIXED])
-
-    @property
-    def makes_tables_alike(self) -> bool:
-        """Whether all attempts of a bucket observe the same: samples have the least checksums, and
-        counts are whole numbers. What groups learn of values depends on their order."""
-        return self.unknown != "broadcast"
-
-    @property
-    def needs_tables(self) -> bool:
-        """Whether it cannot route without a table that was made."""
-        return self.first is None
 
     @property
     def initial_table(self) -> DocumentTable:
@@ -319,15 +328,14 @@ class LearnedRouting:
         if last is None or not _learns(last.routing):
             return table
         assert isinstance(last.routing, GroupRouting)
-        sights: Counter[int] = Counter()
-        best: dict[int, int] = {}
+        sights: dict[int, Sights] = {}
         for each in observed:
-            for value, (count, partition) in each.unknown.items():
-                sights[value] += count
-                best.setdefault(value, partition)
-        room = _MOST_VALUES - len(last.routing.table)
-        due = (value for value in sorted(sights) if sights[value] >= DELTA)
-        added = {v: best[v] for v in islice(due, max(0, room)) if v not in last.routing.table}
+            for value, told in each.unknown.items():
+                sights[value] = sights[value].and_also(told) if value in sights else told
+        room = max(0, _MOST_VALUES - len(last.routing.table))
+        due = (value for value in sorted(sights) if sights[value].sights >= DELTA)
+        new = (value for value in due if value not in last.routing.table)
+        added = {value: sights[value].partition for value in islice(new, room)}
         if not added:
             return table
         routing = replace(last.routing, table={**last.routing.table, **added})
@@ -379,7 +387,8 @@ class DocumentObserver:
         self._known = before.repartitions
         last = table.layouts[-1].routing if table.layouts else None
         self._groups = last if isinstance(last, GroupRouting) and _learns(last) else None
-        self._unknown: dict[int, tuple[int, int]] = {}
+        self._unknown: dict[int, Sights] = {}
+        self._new: dict[int, Sights] = {}
         if self._groups is not None:
             known = self._groups.table
             self._unknown = {v: told for v, told in before.unknown.items() if v not in known}
@@ -433,19 +442,27 @@ class DocumentObserver:
         self._bytes = sum(len(text) for _, text in self._texts)
 
     def _watch(self, texts: pa.Array, groups: GroupRouting) -> None:
-        """Count values that the table lacks."""
+        """Count values that the table lacks. Of many new ones, those that ``_spread`` puts first:
+        what is beyond them now is so for ever, whatever order documents have."""
         for values in values_of(self._routing.reading.read(texts), groups.expansion)[0]:
             unknown = [value for value in values if value not in groups.table]
             if not unknown:
                 continue
             near = Counter(groups.table[value] for value in values if value in groups.table)
-            best = min(near, key=lambda each: (-near[each], each)) if near else None
+            best = min(near, key=lambda each: (-near[each], each)) if near else 0
             for value in unknown:
-                sights, known = self._unknown.get(value, (0, value % groups.partitions))
-                self._unknown[value] = (sights + 1, known if best is None else best)
-        if len(self._unknown) > 2 * _MOST_UNKNOWN:
-            often = sorted(self._unknown.items(), key=lambda each: (-each[1][0], each[0]))
-            self._unknown = dict(often[:_MOST_UNKNOWN])
+                told = Sights(1, near[best], best if near else value % groups.partitions)
+                counted = self._unknown if value in self._unknown else self._new
+                counted[value] = counted[value].and_also(told) if value in counted else told
+            if len(self._new) > 2 * _MOST_NEW:
+                self._new = {v: self._new[v] for v in sorted(self._new, key=_spread)[:_MOST_NEW]}
+
+    def _counted(self) -> dict[int, Sights]:
+        """The unknown values that were seen most often."""
+        new = sorted(self._new, key=_spread)[:_MOST_NEW]
+        found = {**self._unknown, **{value: self._new[value] for value in new}}
+        often = sorted(found.items(), key=lambda each: (-each[1].sights, _spread(each[0])))
+        return dict(often[:_MOST_UNKNOWN])
 
     def _seen(self) -> SeenDocuments:
         window, watermark = self._routing.window, self._watermark_us
@@ -455,7 +472,7 @@ class DocumentObserver:
             watermark,
             {each: self._windows[each] for each in recent},
             repartitions=self._table.repartitions,
-            unknown=self._unknown,
+            unknown=self._counted(),
         )
 
     def kept(self) -> dict[str, Any]:
@@ -467,6 +484,11 @@ class DocumentObserver:
         self._cut()
         sample = tuple(text for _, text in self._texts)
         return replace(self._seen(), sample=sample, is_cut=self._is_cut)
+
+
+def _spread(value: int) -> int:
+    """A number by which some values come before others, whatever they are of."""
+    return value * _SPREAD & 0xFFFFFFFFFFFFFFFF
 
 
 def _learns(routing: DocumentRouting) -> bool:

@@ -9,7 +9,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import pyarrow as pa
@@ -87,6 +87,9 @@ class SeenLoad:
 @dataclass(frozen=True)
 class ScaledBiclique:
     """A routing of two streams with event times (``ObservingRouting``)."""
+
+    #: Sizes of rows are summed.
+    makes_tables_alike: ClassVar[bool] = True
 
     biclique: BicliqueRouting
     """All units that there are."""

@@ -16,8 +16,10 @@ from lsmstate.schema.arrow_sizes import row_sizes
 
 #: Rows of a stream in a sample.
 SAMPLED: Final = 1024
+#: Bytes of their keys. A row beyond that is in none, and none that comes after it by its hash.
+SAMPLED_BYTES: Final = 1 << 20
 #: Rows with a longer key are in none.
-LONGEST_KEY_BYTES: Final = 1024
+LONGEST_KEY_BYTES: Final = 64 << 10
 
 
 class KeySample:
@@ -30,12 +32,17 @@ class KeySample:
         self._hashes: Hashes = np.empty(0, np.uint64)
         self._counts = np.empty(0, np.int64)
         self._rows = 0
+        self._beyond: int | None = None
+        """The least content hash of those whose keys had no room."""
 
     def add(self, contents: Hashes, hashes: Hashes, keys: pa.RecordBatch) -> None:
         """Note rows by the hashes of their contents, with their keys and the hashes of these.
         Cost: a sort of the hashes."""
         self._rows += len(contents)
-        is_short = np.flatnonzero(row_sizes(keys) <= LONGEST_KEY_BYTES)
+        can_be = row_sizes(keys) <= LONGEST_KEY_BYTES
+        if self._beyond is not None:
+            can_be &= contents < np.uint64(self._beyond)
+        is_short = np.flatnonzero(can_be)
         own, first, counts = np.unique(contents[is_short], return_index=True, return_counts=True)
         # Rows that are beyond what is kept now are so for ever.
         most = self._sampled
@@ -45,9 +52,14 @@ class KeySample:
         weights = np.concatenate([self._counts, counts])
         summed = np.bincount(places, weights, minlength=len(kept)).astype(np.int64)
         at = at[:most]
-        both = pa.concat_batches([self._keys, keys.take(pa.array(first))])
-        self._keys = both.take(pa.array(at))
-        self._hashes = np.concatenate([self._hashes, hashes[first]])[at]
+        both = pa.concat_batches([self._keys, keys.take(pa.array(first))]).take(pa.array(at))
+        most = int(np.searchsorted(np.cumsum(row_sizes(both)), SAMPLED_BYTES, side="right"))
+        if most < len(at):
+            self._beyond = int(kept[most])
+            # A copy: a slice would hold the bytes of what was cut.
+            both = both.take(pa.array(np.arange(most)))
+        self._keys = both
+        self._hashes = np.concatenate([self._hashes, hashes[first]])[at[:most]]
         self._contents, self._counts = kept[:most], summed[:most]
 
     def add_to(self, sketch: HeavyHitters, text: Callable[[int], str]) -> None:

@@ -16,7 +16,6 @@ from lsmstate.joins.protocols import (
     ObservingRouting,
     Role,
     makes_tables_alike,
-    needs_local_tables,
 )
 from lsmstate.joins.routing.documents import learned_routing
 from lsmstate.joins.routing.documents.association_groups import GroupRouting
@@ -149,6 +148,8 @@ class Query:
         pytest.param(ASSOCIATION_GROUPS, "hash", "20 minutes", False, marks=pytest.mark.stress),
         pytest.param(HYPERCUBE, "hash", None, False, marks=pytest.mark.stress),
         pytest.param(HYPERCUBE, "hash", SLIDING, False, marks=pytest.mark.stress),
+        pytest.param(ASSOCIATION_GROUPS, "broadcast", "20 minutes", True, marks=pytest.mark.stress),
+        pytest.param(ASSOCIATION_GROUPS, "broadcast", None, True, marks=pytest.mark.stress),
         pytest.param(ASSOCIATION_GROUPS, "broadcast", None, False, marks=pytest.mark.stress),
     ],
 )
@@ -170,7 +171,7 @@ def test_pairs_are_those_of_brute_force(
     )  # fmt: skip
     tumbling = Tumbling({"documents": "at"}, 20 * MINUTE) if isinstance(window, str) else None
     routing = LearnedRouting(kind, unknown=unknown, window=tumbling, theta=0.0)
-    assert not is_elsewhere or makes_tables_alike(routing)
+    assert makes_tables_alike(routing)
     query = Query(routing, spec, tmp_path, 5, is_elsewhere=is_elsewhere)
     minutes = [at + rng.randrange(-8, 8) for at in range(len(documents))]
     minutes[40] += 300  # far ahead of its window
@@ -212,7 +213,6 @@ def test_what_the_user_chose_comes_first_and_a_split_stays() -> None:
     window = Tumbling({"documents": "at"}, MINUTE)
     asked = LearnedRouting(window=window, buckets=BUCKETS)
     asked = LearnedRouting(window=window, first=asked.layout(texts), buckets=BUCKETS)
-    assert not asked.needs_tables
     later = LearnedRouting(window=window).settled(BUCKETS, json.loads(json.dumps(asked.adopted)))
     assert later.first is not None
     assert later.first.routing.explain() == "documents are split by user + host 4: 4 cells"
@@ -222,30 +222,54 @@ def test_what_the_user_chose_comes_first_and_a_split_stays() -> None:
     assert table.layouts == (later.first,)
     assert table.until is not None
     # A first start without a choice has pinned none, whatever a later start asks for.
-    assert asked.settled(BUCKETS, {}).needs_tables
-    assert needs_local_tables(LearnedRouting(unknown="broadcast"))
+    assert asked.settled(BUCKETS, {}).first is None
 
 
-def test_all_attempts_observe_alike_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where the sample is cut now and then."""
+@pytest.mark.parametrize(
+    ("kind", "unknown"),
+    [(HYPERCUBE, "hash"), (ASSOCIATION_GROUPS, "broadcast")],
+)
+def test_all_attempts_observe_alike_in_any_order(
+    kind: str, unknown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where samples and unknown values are cut now and then."""
     monkeypatch.setattr(learned_routing, "_MOST_BYTES", 2000)
+    monkeypatch.setattr(learned_routing, "_MOST_NEW", 60)
+    monkeypatch.setattr(learned_routing, "_MOST_UNKNOWN", 40)
     window = Tumbling({"documents": "at"}, MINUTE)
-    routing = LearnedRouting(window=window, buckets=BUCKETS)
+    routing = LearnedRouting(kind, unknown=unknown, window=window, buckets=BUCKETS)
     rows = [
-        {"id": at, "doc": json.dumps({"user": at}), "at": START + timedelta(seconds=at)}
+        {
+            "id": at,
+            "doc": json.dumps({"user": at, "team": at % 9, "new": at % 150}),
+            "at": START + timedelta(seconds=at),
+        }
         for at in range(600)
     ]
+    table = routing.initial_table
+    if kind == ASSOCIATION_GROUPS:
+        texts = [json.dumps({"user": at, "team": at % 9}) for at in range(80)]
+        table = DocumentTable(BUCKETS, (routing.layout(texts),))
     rng, told = random.Random(1), []
     for _ in range(3):
-        rng.shuffle(rows)
-        table = routing.initial_table
-        observer = routing.observer(1, table, None, is_last=True, watermark_us=5)
-        for first in range(0, len(rows), step := rng.randrange(10, 90)):
-            some = pa.RecordBatch.from_pylist(rows[first : first + step], schema=TIMED)
-            observer.add("documents", some, some.select(["doc"]), Role.STORE)
+        kept = None
+        for part in (rows[:300], rows[300:]):
+            some_rows = rng.sample(part, len(part))
+            observer = routing.observer(1, table, kept, is_last=True, watermark_us=5)
+            for first in range(0, len(some_rows), step := rng.randrange(10, 90)):
+                some = pa.RecordBatch.from_pylist(some_rows[first : first + step], schema=TIMED)
+                observer.add("documents", some, some.select(["doc"]), Role.STORE)
+            kept = json.loads(json.dumps(observer.kept()))
         seen = routing.observed_from_json(1, json.loads(json.dumps(observer.observed().to_json())))
-        told.append(json.dumps(routing.next_table(table, [seen], PERIOD).to_json()))
-        assert len(seen.sample) > 50
+        following = routing.next_table(table, [seen], PERIOD)
+        told.append(json.dumps(following.to_json()))
+        assert len(seen.sample) > 20
+        if kind == ASSOCIATION_GROUPS:
+            assert len(seen.unknown) == 40
+            before, after = table.layouts[0].routing, following.layouts[0].routing
+            assert isinstance(before, GroupRouting)
+            assert isinstance(after, GroupRouting)
+            assert len(after.table) > len(before.table)
     assert told[0] == told[1] == told[2]
 
 

@@ -2,19 +2,23 @@
 
 import json
 from datetime import UTC, datetime, timedelta
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyarrow.fs import FileSelector, S3FileSystem
 
 pytest.importorskip("pyspark")
 
 from pyspark.sql import functions as F
 
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.routing.documents.association_groups import GROUPS
 from lsmstate.spark import QueryState, State, Time, explain_join, metrics_of, natural_join
 from support.document_cases import leaves, pairs_of, random_documents
+from support.s3_server import s3_server, storage_options
 from support.spark_streams import FileStream, collected
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -57,6 +61,50 @@ def test_each_pair_comes_once_through_a_restart(spark: Any, tmp_path: Path, rout
     assert joined.columns == ["first_id", "second_id"]
     expected = pairs_of([leaves(each) for each in documents])
     assert in_order(got) == sorted(expected)
+
+
+@pytest.mark.stress
+@pytest.mark.spark
+def test_groups_that_learn_with_their_state_on_s3(spark: Any, tmp_path: Path) -> None:
+    """Ten micro-batches and a restart: groups are made after four, and learn values after eight."""
+    sizes = [10, 10, 10, 230, 40, 40, 40, 40, 20, 20]
+    ends = list(accumulate(sizes, initial=0))
+    documents = random_documents(ends[-1], 27)
+    for at in range(ends[4], ends[-1]):
+        documents[at]["fresh"] = at % 30
+    stream = FileStream(tmp_path / "in", DDL)
+    got: list[Any] = []
+    with s3_server() as server:
+        options = storage_options(server)
+        files = S3FileSystem(**options, allow_bucket_creation=True)
+        files.create_dir("queries")
+        for part in (range(6), range(6, 10)):
+            for at in part:
+                stream.add(table(documents[ends[at] : ends[at + 1]], ends[at]))
+            state = State(
+                buckets=3,
+                state_dir="s3://queries/documents",
+                storage_options=options,
+                cache_dir=str(tmp_path),
+            )
+            joined = natural_join(
+                stream.read(spark), "doc", id="id", output="ids", routing="association_groups",
+                unknown="broadcast", state=state,
+            )  # fmt: skip
+            got += collected(joined, tmp_path)
+        found = files.get_file_info(FileSelector("queries/documents/routes"))
+        tables = {}
+        for name in (info.path for info in found if "/table-" in info.path):
+            with files.open_input_stream(name) as opened:
+                tables[name] = json.loads(opened.read())["settings"]
+    assert in_order(got) == sorted(pairs_of([leaves(each) for each in documents]))
+    groups = [
+        len(layout["table"][GROUPS]["values"])
+        for _, made in sorted(tables.items())
+        for layout in made["layouts"]
+    ]
+    assert len(groups) == 2
+    assert groups[0] < groups[1]
 
 
 @pytest.mark.spark
