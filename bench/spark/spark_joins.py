@@ -2,6 +2,7 @@
 
     make peers                                          # scale 1, every side once
     python -m bench.spark.spark_joins --scale 5 --rounds 1 --sides ours,best,best-64m --most 1800
+    python -m bench.spark.spark_joins --rows 50 --batches 40 --sides ours,best-4   # small batches
 
 The four streams come in 10 micro-batches; results are counted and thrown away (noop sink). Each run
 is a process of its own with a fresh session of two cores and its own checkpoint; the sides take
@@ -21,6 +22,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from pyspark.sql.streaming import StreamingQueryListener
 
 from bench.common.child_process import ended_in_time
 from bench.common.measures import disk_bytes
@@ -71,6 +74,16 @@ SIDES = {
 }
 #: Those of the paper's query alone.
 PLAIN = tuple(name for name, side in SIDES.items() if not side.sums)
+#: What is shown of runs with ``--rows``.
+SMALL_COLUMNS = {
+    "first_batch_seconds": "first micro-batch, s",
+    "first_batch_cpu": "its CPU s",
+    "small_batch_seconds": "micro-batch of the last half, s",
+    "small_batch_cpu": "its CPU s",
+    "query_cpu_seconds": "CPU s after start-up",
+    "jvm_peak_mb": "JVM MB",
+    "workers_peak_mb": "workers MB",
+}
 COLUMNS = {
     "cpu_seconds": "CPU s",
     "query_cpu_seconds": "after start-up",
@@ -85,8 +98,8 @@ COLUMNS = {
 }
 
 
-def run_side(name: str, scale: float, home: Path) -> dict[str, float]:
-    """One query over all files, in this process."""
+def run_side(name: str, scale: float, home: Path, rows: int, batches: int) -> dict[str, float]:
+    """One query over all files, in this process; or over ``rows`` of each stream a micro-batch."""
     from pyspark.sql import SparkSession
     from pyspark.sql import functions as F
 
@@ -96,6 +109,8 @@ def run_side(name: str, scale: float, home: Path) -> dict[str, float]:
 
     side = SIDES[name]
     files = stream_files(ROOT / ".data", scale, BATCHES)
+    if rows:
+        files = few_rows(files, home / "few", rows, batches)
     meter = TreeMeter()
     meter.start()
     builder = SparkSession.builder.master("local[2]")
@@ -115,6 +130,8 @@ def run_side(name: str, scale: float, home: Path) -> dict[str, float]:
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
     streams = read_streams(spark, files)
+    watch = CpuAtProgress(meter)
+    spark.streams.addListener(watch)
     begun, started = meter.cpu_seconds(), time.perf_counter()
     query = (
         aggregated(joined(streams, side), side)
@@ -132,7 +149,13 @@ def run_side(name: str, scale: float, home: Path) -> dict[str, float]:
     spark.stop()
     seconds = [p["durationMs"]["triggerExecution"] / 1e3 for p in progress]
     out = [p["observedMetrics"]["out"]["rows"] for p in progress]
+    half = len(watch.seconds) // 2
+    late = watch.seconds[half:]
     return {
+        "first_batch_seconds": seconds[0],
+        "first_batch_cpu": watch.seconds[0] - begun,
+        "small_batch_seconds": statistics.median(seconds[half:]),
+        "small_batch_cpu": (late[-1] - late[0]) / max(1, len(late) - 1),
         "cpu_seconds": cpu,
         "query_cpu_seconds": cpu - begun,
         "wall_seconds": wall,
@@ -145,6 +168,43 @@ def run_side(name: str, scale: float, home: Path) -> dict[str, float]:
         "workers_peak_mb": meter.workers_peak / 1e6,
         "rows_out": sum(out),
     }
+
+
+def few_rows(files: Any, home: Path, rows: int, batches: int) -> Any:
+    """The first rows of each stream, so many to a file."""
+    import pyarrow.dataset as ds
+    import pyarrow.parquet as pq
+
+    from lsmstate.spark_integration.demo.query import ALIASES
+    from lsmstate.spark_integration.demo.tpcds import StreamFiles
+
+    found = StreamFiles(home, files.scale, batches)
+    for table in ALIASES.values():
+        few = ds.dataset(str(files.table(table))).head(rows * batches)
+        found.table(table).mkdir(parents=True)
+        for number in range(batches):
+            part = few.slice(number * rows, rows)
+            pq.write_table(part, found.table(table) / f"{number:05d}.parquet")
+    return found
+
+
+class CpuAtProgress(StreamingQueryListener):
+    """CPU seconds by the end of each micro-batch."""
+
+    def __init__(self, meter: TreeMeter) -> None:
+        self._meter = meter
+        self.seconds: list[float] = []
+
+    def onQueryStarted(self, event: Any) -> None:  # noqa: N802
+        """Nothing is noted."""
+
+    def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+        """Note the CPU of a micro-batch that had rows."""
+        if event.progress.numInputRows:
+            self.seconds.append(self._meter.cpu_seconds())
+
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+        """Nothing is noted."""
 
 
 def joined(streams: dict[str, Any], side: Side) -> Any:
@@ -181,7 +241,9 @@ def state_rows(progress: list[Any], side: Side) -> int:
     return sum(operator["numRowsTotal"] for operator in progress[-1]["stateOperators"])
 
 
-def run_apart(side: str, scale: float, most: float) -> dict[str, float] | None:
+def run_apart(
+    side: str, scale: float, most: float, rows: int, batches: int
+) -> dict[str, float] | None:
     """The same in a new process; None where it has not ended after ``most`` seconds."""
     home = Path(tempfile.mkdtemp(prefix=f"peers-{side}-"))
     command = [
@@ -190,8 +252,7 @@ def run_apart(side: str, scale: float, most: float) -> dict[str, float] | None:
         "bench.spark.spark_joins",
         "--side",
         side,
-        "--scale",
-        f"{scale:g}",
+        *("--scale", f"{scale:g}", "--rows", str(rows), "--batches", str(batches)),
     ]
     path = str(ROOT)
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": path}
@@ -205,16 +266,18 @@ def run_apart(side: str, scale: float, most: float) -> dict[str, float] | None:
         shutil.rmtree(home, ignore_errors=True)  # one that was stopped may still be writing
 
 
-def show(found: dict[str, list[dict[str, float]]], rounds: int, most: float) -> None:
+def show(
+    found: dict[str, list[dict[str, float]]], rounds: int, most: float, columns: dict[str, str]
+) -> None:
     """A Markdown table of medians; the ratio is of CPU after start-up, Spark's over ours."""
-    print("| side | " + " | ".join(COLUMNS.values()) + " | ratio |")
-    print("|---|" + "---|" * (len(COLUMNS) + 1))
+    print("| side | " + " | ".join(columns.values()) + " | ratio |")
+    print("|---|" + "---|" * (len(columns) + 1))
     ours = _median(found.get("ours", []), "query_cpu_seconds")
     for name, runs in found.items():
         if not runs:
-            print(f"| {SIDES[name].title} | not ended in {most:g} s" + " | " * len(COLUMNS) + " |")
+            print(f"| {SIDES[name].title} | not ended in {most:g} s" + " | " * len(columns) + " |")
             continue
-        cells = [f"{_median(runs, column):,.1f}" for column in COLUMNS]
+        cells = [f"{_median(runs, column):,.2f}" for column in columns]
         stopped = "" if len(runs) == rounds else f", {rounds - len(runs)} of {rounds} not ended"
         ratio = _median(runs, "query_cpu_seconds") / ours if ours else float("nan")
         print(f"| {SIDES[name].title}{stopped} | {' | '.join(cells)} | {ratio:.2f} |")
@@ -230,23 +293,25 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--sides", default=",".join(PLAIN))
     parser.add_argument("--most", type=float, default=900, help="seconds that a run may take")
+    parser.add_argument("--rows", type=int, default=0, help="of each stream a micro-batch; 0: all")
+    parser.add_argument("--batches", type=int, default=40, help="micro-batches with --rows")
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     parser.add_argument("--home", type=Path, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.side:
-        print(json.dumps(run_side(asked.side, asked.scale, asked.home)))
+        print(json.dumps(run_side(asked.side, asked.scale, asked.home, asked.rows, asked.batches)))
         return
     names = asked.sides.split(",")
     found: dict[str, list[dict[str, float]]] = {name: [] for name in names}
     for number in range(asked.rounds):
         for name in names if number % 2 == 0 else reversed(names):
-            run = run_apart(name, asked.scale, asked.most)
+            run = run_apart(name, asked.scale, asked.most, asked.rows, asked.batches)
             print(json.dumps({"side": name, **(run or {})}), file=sys.stderr, flush=True)
             if run is not None:
                 found[name].append(run)
     rows = {run["rows_out"] for runs in found.values() for run in runs}
     assert len(rows) <= 1, f"the sides give different numbers of rows: {rows}"
-    show(found, asked.rounds, asked.most)
+    show(found, asked.rounds, asked.most, SMALL_COLUMNS if asked.rows else COLUMNS)
 
 
 if __name__ == "__main__":
