@@ -44,7 +44,8 @@ def least_low(reached: pa.Array, length_class: int) -> pa.Array:
         if length_class == UNBOUNDED:
             return pa.array(np.full(len(numbers), -np.inf), mask=mask)
         with np.errstate(all="ignore"):
-            least = np.nextafter(numbers - 2.0**length_class, -np.inf)
+            # Beyond 2**1023 infinite, and so is the class.
+            least = np.nextafter(numbers - np.ldexp(1.0, length_class), -np.inf)
         return pa.array(np.where(np.isfinite(numbers), least, -np.inf), mask=mask)
     limit = np.iinfo(np.int32 if pa.types.is_date32(kind) else np.int64).min
     if length_class >= 63:

@@ -309,3 +309,23 @@ def test_other_joins_without_an_equality_are_refused() -> None:
 def test_a_wrong_bound_of_results_is_refused(on: str, most: object, word: str) -> None:
     with pytest.raises(InvalidArgumentError, match=word):
         MultiwayJoin({"a": INTS, "b": INTS}, on, most_results=most)  # type: ignore[arg-type]
+
+
+def test_intervals_as_long_as_numbers_go() -> None:
+    """Whoever has no end writes the greatest number for it."""
+    most = np.finfo(np.float64).max
+    ends = [(0.0, most), (-most, 5.0), (-most, most), (2.0, 5e307), (1.0, 2.0), (-np.inf, np.inf)]
+    values = [-most, -1.0, 1.5, 4.0, 1e300, most, np.inf, np.nan]
+    intervals = pa.schema([("low", pa.float64()), ("high", pa.float64())])
+    points = pa.schema([("x", pa.float64())])
+    schemas = {"a": intervals, "b": points}
+    state = State(backend="memory")
+    with MultiwayJoin(schemas, "b.x BETWEEN a.low AND a.high", state=state) as join:
+        rows = pa.RecordBatch.from_arrays([pa.array(each) for each in zip(*ends)], schema=intervals)
+        assert sum(piece.num_rows for piece in join.process("a", rows)) == 0
+        numbers = pa.RecordBatch.from_arrays([pa.array(values)], schema=points)
+        results = pa.Table.from_batches(join.process("b", numbers), join.output_schema)
+    columns = [results.column(name).to_pylist() for name in ("low", "high", "x")]
+    # NaN is the greatest number, so it is in none of them.
+    wanted = [(*each, x) for each in ends for x in values if each[0] <= x <= each[1]]
+    assert sorted(zip(*columns, strict=True)) == sorted(wanted)
