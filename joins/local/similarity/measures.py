@@ -24,7 +24,7 @@ from lsmstate.joins.local.similarity.byte_panels import (
     byte_rows,
 )
 from lsmstate.joins.local.similarity.function_metric import FunctionMetric
-from lsmstate.joins.local.similarity.vectors import Matrix, matrix, vector_type
+from lsmstate.joins.local.similarity.vectors import Matrix, directions, matrix, vector_type
 from lsmstate.joins.specs.similarity import (
     JACCARD,
     LEVENSHTEIN,
@@ -169,7 +169,7 @@ class VectorMeasure:
             return found
         if self._metric == "l2":
             return _Either(ByteVectorPanels.of(queries, self._threshold), found)
-        return _Either(ByteVectorPanels.of(queries / lengths[:, None], None), found)
+        return _Either(ByteVectorPanels.of(directions(queries), None), found)
 
 
 class _Either:
@@ -214,7 +214,7 @@ class VectorPanels:
             bounds = (squares - most) / 2 - loss * (squares + most) - tiny
         elif metric in _ANGLES:
             kind = tiles.PRODUCT
-            points = queries / lengths[:, None]
+            points = directions(queries)
             bounds = np.full(count, -tiny)
         elif metric == "hamming":
             kind = tiles.COUNT

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from lsmstate.cython_ext.distances import exact
 from lsmstate.joins.local.similarity.measures import chord, on_sphere
-from lsmstate.joins.local.similarity.vectors import Matrix, norms
+from lsmstate.joins.local.similarity.vectors import Matrix, directions
 from lsmstate.joins.specs.similarity import VECTOR_METRICS, SimilaritySpec
 
 #: Thresholds are widened by this part, which is more than rounding loses.
@@ -64,11 +64,7 @@ class VectorSpace:
         """Vectors as points, of float64."""
         if self.metric == "haversine":
             return on_sphere(values)
-        found = values.astype(np.float64)
-        if self.metric not in _CHORDS or not len(found):
-            return found
-        found /= np.abs(found).max(axis=1, keepdims=True)  # whose squares are numbers
-        return np.asarray(found / norms(found)[:, None])
+        return directions(values) if self.metric in _CHORDS else values.astype(np.float64)
 
     def distances(self, points: Matrix, pivots: Matrix) -> npt.NDArray[np.float64]:
         """Of each point from each pivot, to within ``slack``."""

@@ -125,3 +125,11 @@ def matrix(column: pa.Array, dimension: int, kind: np.dtype[Any]) -> Matrix:
 def norms(vectors: Matrix) -> npt.NDArray[np.float64]:
     """The lengths of vectors."""
     return np.sqrt(squared_norms(vectors))
+
+
+def directions(vectors: Matrix) -> Matrix:
+    """Vectors, none of which is zero, at the length 1; of float64."""
+    found = vectors.astype(np.float64)
+    if len(found):
+        found /= np.abs(found).max(axis=1, keepdims=True)  # whose squares are numbers
+    return np.asarray(found / norms(found)[:, None])

@@ -72,7 +72,7 @@ def batch(vectors: Any, first: int = 0, schema: pa.Schema = ID) -> pa.RecordBatc
 
 
 @pytest.mark.parametrize("metric", ["l2", "cosine", "manhattan", "chebyshev"])
-@pytest.mark.parametrize("scale", [1e-30, 1e-9, 1.0, 1e9, 1e25, 1e200])
+@pytest.mark.parametrize("scale", [1e-170, 1e-158, 1e-30, 1e-9, 1.0, 1e9, 1e25, 1e200])
 def test_bounds_of_float32_lose_no_pair(metric: str, scale: float) -> None:
     rng = np.random.default_rng(3)
     near = rng.standard_normal((40, 24))
