@@ -50,6 +50,8 @@ class Aggregates:
     def schema(self, streams: Mapping[str, pa.Schema]) -> pa.Schema:
         """The columns that are handed out: ``g0``, ``g1`` ... of the group, then ``p0``, ``p1`` ...
         InvalidArgumentError for what cannot be computed here."""
+        if not self.by and not self.partials:
+            raise InvalidArgumentError("an aggregate of neither groups nor values")
         groups = [(f"g{at}", _group_type(each, streams)) for at, each in enumerate(self.by)]
         parts = [(f"p{at}", _type(each, streams)) for at, each in enumerate(self.partials)]
         return pa.schema([*groups, *parts])

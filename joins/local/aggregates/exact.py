@@ -38,7 +38,8 @@ def addable(values: pa.Array) -> pa.Array:
 
 def multiplied(values: pa.Array, times: pa.Array) -> pa.Array:
     """The products of values and of how often they count."""
-    if _greatest(values) * _greatest(times) <= MOST:
+    is_narrow_both = values.type != WIDE and times.type != WIDE
+    if is_narrow_both and _greatest(values) * _greatest(times) <= MOST:
         return pc.multiply(values, times)
     try:
         factors = [
@@ -71,7 +72,8 @@ class More(NamedTuple):
 
 
 def as_type(values: pa.Array, kind: pa.DataType, *, wraps: bool) -> tuple[pa.Array, list[More]]:
-    """The values in the type in which they are handed out, and what did not fit into it."""
+    """The values in the type in which they are handed out, and what did not fit into it.
+    ``wraps``: a BIGINT wraps around instead; no other type does."""
     if pa.types.is_floating(kind):
         return values.cast(kind, safe=False), []
     if values.type == pa.int64():
@@ -85,7 +87,7 @@ def as_type(values: pa.Array, kind: pa.DataType, *, wraps: bool) -> tuple[pa.Arr
         if value is None:
             firsts.append(None)
             continue
-        first, *rest = _parts(int(value), limit, wraps=wraps)
+        first, *rest = _parts(int(value), limit, wraps=wraps and kind == pa.int64())
         firsts.append(first)
         more += [More(row, part) for part in rest]
     return parts_array(firsts, kind), more

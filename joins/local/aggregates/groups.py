@@ -27,7 +27,7 @@ from lsmstate.joins.local.aggregates.reduced import (
     taken,
 )
 from lsmstate.joins.local.parts.cross_product import Side, cross_product
-from lsmstate.joins.local.parts.products import Product
+from lsmstate.joins.local.parts.products import LargeSide, Product
 from lsmstate.joins.local.parts.results import Results
 from lsmstate.joins.local.parts.row_picks import Numbers
 from lsmstate.joins.specs.aggregates import Aggregates, Partial, streams_read
@@ -96,14 +96,30 @@ class Groups:
     def _combined(self, product: Product) -> Iterator[Reduced]:
         names = [name for name in self._sides if name in {*product.sides, *product.pieces}]
         works = [self._sides[name] for name in names]
-        parts = [
-            work.reduced(product.sides[name])
-            if name in product.sides
-            else work.reduced_pieces(product.pieces[name])
-            for name, work in zip(names, works, strict=True)
-        ]
+        whole = {name: self._sides[name].reduced(side) for name, side in product.sides.items()}
+        for pieces in self._parts_of_large(list(product.pieces.items())):
+            parts = [{**whole, **pieces}[name] for name in names]
+            yield from self._multiplied(works, parts, product.times)
+
+    def _parts_of_large(
+        self, sides: Sequence[tuple[str, LargeSide]]
+    ) -> Iterator[Mapping[str, Reduced]]:
+        """Each combination of bounded parts of large sides. One that is larger than that, although
+        rows that agree are one, is read again for each part of those before it."""
+        if not sides:
+            yield {}
+            return
+        (name, side), *others = sides
+        for part in self._sides[name].reduced_pieces(side(), self._most_bytes):
+            for rest in self._parts_of_large(others):
+                yield {name: part, **rest}
+
+    def _multiplied(
+        self, works: "Sequence[_SideWork]", parts: Sequence[Reduced], times: Numbers
+    ) -> Iterator[Reduced]:
+        """Parts of all sides, combined key by key."""
         keys = [np.asarray(part.groups[0]) for part in parts]
-        numbers = np.arange(len(product.times) + 1)
+        numbers = np.arange(len(times) + 1)
         nothing = pa.RecordBatch.from_arrays([], names=[])
         sides = [
             Side(nothing, np.searchsorted(own, numbers), np.ones(len(own), dtype=np.int64))
@@ -112,7 +128,7 @@ class Groups:
         for found in cross_product(sides, _NO_LIMIT):
             own_key = keys[0][found.places[0]]
             rows = [taken(part, at) for part, at in zip(parts, found.places, strict=True)]
-            yield self._product_of(works, rows, product.times[own_key])
+            yield self._product_of(works, rows, times[own_key])
 
     def _product_of(
         self, works: "Sequence[_SideWork]", rows: Sequence[Reduced], times: Numbers
@@ -189,12 +205,10 @@ class Groups:
         for at, field in enumerate(self.schema):
             if at < width:
                 continue
-            if self._partials[at - width].function == "count":
-                values.append(pa.repeat(pa.scalar(0, pa.int64()), len(further)))
-                continue
-            own = [part if place == at - width else None for _, place, part in further]
-            is_sum = self._partials[at - width].function == "sum"
-            is_whole = is_sum and not pa.types.is_floating(field.type)
+            function = self._partials[at - width].function
+            nothing = 0 if function == "count" else None
+            own = [part if place == at - width else nothing for _, place, part in further]
+            is_whole = function in ("count", "sum") and not pa.types.is_floating(field.type)
             values.append(
                 parts_array(own, field.type) if is_whole else pa.nulls(len(further), field.type)
             )
@@ -253,13 +267,17 @@ class _SideWork:
         # Groups come in the order of a hash table.
         return taken(found, np.argsort(np.asarray(found.groups[0]), kind="stable"))
 
-    def reduced_pieces(self, pieces: Iterator[Side]) -> Reduced:
-        """The same for a side that comes in pieces."""
+    def reduced_pieces(self, pieces: Iterator[Side], most_bytes: int) -> Iterator[Reduced]:
+        """The same for a side that comes in pieces: in parts of about ``most_bytes``."""
         found = self.reduced(next(pieces))
         for piece in pieces:
-            both = concatenated([found, self.reduced(piece)])
-            found = grouped(self._partials, both)
-        return found
+            if found.nbytes > most_bytes:
+                yield found
+                found = self.reduced(piece)
+            else:
+                both = concatenated([found, self.reduced(piece)])
+                found = grouped(self._partials, both)
+        yield found
 
 
 def _values(sides: Mapping[str, Side], rows: int) -> ValueOf:

@@ -6,6 +6,7 @@ groups, for which each stored row is fetched once; a hot key by itself, in neste
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -98,7 +99,8 @@ class Combiner:
             times = combinations([ones, *(count[own] for count in counts)])
             at_once = {name: rows.side(own) for name, rows in shown.items()}
             if is_hot:
-                yield Product(at_once, times, {n: self._large(n, p, own) for n, p in read.items()})
+                large = {n: partial(self._large, n, p, own) for n, p in read.items()}
+                yield Product(at_once, times, large)
             else:
                 fetched = self._fetched(read, own) if read else {}
                 yield Product({**at_once, **fetched}, times)

@@ -4,7 +4,7 @@ What aggregates results needs no more. A stream of which no column is needed is 
 says how often each combination counts, and its rows are not read.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,6 +14,10 @@ from lsmstate.joins.local.parts.cross_product import Side
 from lsmstate.joins.local.parts.row_picks import Numbers, Picked
 
 
+#: Reads a side that is too large from its beginning, in pieces, each with one row at least.
+LargeSide = Callable[[], Iterator[Side]]
+
+
 @dataclass(frozen=True, slots=True)
 class Product:
     """Under key k all combinations of one row of each side, each of them ``times[k]`` results."""
@@ -21,8 +25,8 @@ class Product:
     sides: Mapping[str, Side]
     """By stream."""
     times: Numbers
-    pieces: Mapping[str, Iterator[Side]] = field(default_factory=dict)
-    """Sides that are too large, in pieces whose rows are all under the one key there is."""
+    pieces: Mapping[str, LargeSide] = field(default_factory=dict)
+    """Sides that are too large, whose rows are all under the one key there is."""
 
     @property
     def is_flat(self) -> bool:

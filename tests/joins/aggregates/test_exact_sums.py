@@ -8,6 +8,7 @@ from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from lsmstate.errors import InvalidArgumentError
@@ -17,6 +18,8 @@ from lsmstate.joins.local.aggregates.exact import as_type, multiplied, together,
 from lsmstate.joins.local.aggregates.groups import Groups
 from lsmstate.joins.local.inner.multi_key_join import GraphJoin
 from lsmstate.joins.local.inner.umjoin import UMJoin
+from lsmstate.joins.local.parts.cross_product import Side
+from lsmstate.joins.local.parts.products import Product
 from lsmstate.joins.local.parts.results import Results
 from lsmstate.joins.protocols import Batch
 from lsmstate.joins.specs.aggregates import Aggregates, Partial
@@ -61,6 +64,76 @@ def test_a_sum_beyond_bigint_comes_in_parts_that_add_up_to_it(values):
     assert all(abs(part) <= BIGINT_MAX + 1 for part in parts)
     (wrapped,) = handed_out(Partial("sum", X, wraps=True), values)
     assert (wrapped - sum(values)) % (1 << 64) == 0
+
+
+def test_no_sum_of_decimals_wraps_around():
+    """Only a BIGINT does, without ANSI mode."""
+    values = [Decimal(10**30).scaleb(-2)] * 3
+    partial = Partial("sum", X, wraps=True)
+    assert handed_out(partial, values, pa.decimal128(38, 2)) == [sum(values)]
+    narrow = [Decimal(10**17)] * 200
+    assert handed_out(partial, narrow, pa.decimal128(18, 0)) == [Decimal(2 * 10**19)]
+
+
+def test_a_count_beyond_bigint_comes_in_parts():
+    """Its sum overflows above, where less than that would be a wrong count."""
+    rows = pa.RecordBatch.from_arrays([pa.array([0] * 3)], names=["x"])
+    ones = np.ones(3, np.int64)
+    side = Side(rows, np.arange(4), ones)
+    partials = (Partial("count"), Partial("count", X), Partial("sum", X))
+    groups = Groups(Aggregates((), partials), {"s": rows.schema}, 1 << 20)
+    results = Results([], products=lambda _: iter([Product({"s": side}, ones << 61)] * 2))
+    assert list(groups.add(results)) == []
+    (found,) = groups.rows()
+    for name in ("p0", "p1"):
+        assert sum(found.column(name).to_pylist()) == 6 << 61
+    assert found.column("p2").to_pylist() == [0, None, None]
+
+
+def test_zero_counts_as_often_as_one_likes():
+    often = widened(pa.array([1 << 62])).cast(pa.decimal256(38, 0))
+    times = pc.multiply(often, pa.array([Decimal(4)], pa.decimal256(37, 0)))
+    assert times.type == pa.decimal256(76, 0)
+    assert multiplied(pa.array([0, None], pa.int64())[:1], times).to_pylist() == [Decimal(0)]
+
+
+def test_an_aggregate_of_nothing_is_refused():
+    with pytest.raises(InvalidArgumentError, match="neither groups nor values"):
+        Aggregates((), ()).schema({"s": pa.schema([("x", pa.int64())])})
+
+
+def test_groups_of_a_hot_key_take_bounded_memory(tmp_path, monkeypatch):
+    """Both sides have more rows than a piece, and each row is a group."""
+    schema = pa.schema([("k", pa.int64()), ("x", pa.int64())])
+    spec = create_spec({name: schema for name in "abc"}, "a.k = b.k AND b.k = c.k")
+    columns = (Column("b", "x"), Column("c", "x"))
+    aggregates = Aggregates(columns, (Partial("count"), Partial("sum", Column("a", "x"))))
+    most, seen = 8_000, []
+    combine = Groups._multiplied
+
+    def spied(self, works, parts, times):
+        seen.append(max(part.nbytes for part in parts))
+        return combine(self, works, parts, times)
+
+    monkeypatch.setattr(Groups, "_multiplied", spied)
+
+    def batch(count):
+        arrays = [pa.array(np.full(count, 7)), pa.array(np.arange(count))]
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    with closing(attempt(tmp_path, spec, "memory")) as store:
+        join, groups = UMJoin(spec, store, piece_bytes=1_000), Groups(aggregates, spec.streams, most)
+        join.process(Batch("b", batch(900))).close()
+        join.process(Batch("c", batch(40))).close()
+        found = list(groups.add(join.process(Batch("a", batch(2)))))
+        found += groups.rows()
+    assert len(seen) > 2
+    assert max(seen) < 2 * most
+    table = pa.Table.from_batches(found)
+    totals = table.group_by(["g0", "g1"]).aggregate([("p0", "sum"), ("p1", "sum")])
+    assert totals.num_rows == 900 * 40
+    assert set(totals["p0_sum"].to_pylist()) == {2}
+    assert set(totals["p1_sum"].to_pylist()) == {1}
 
 
 def test_parts_of_a_much_too_large_sum_overflow_whatever_they_are_added_to():
