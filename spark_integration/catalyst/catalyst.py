@@ -99,6 +99,11 @@ def column_ids(df: DataFrame) -> ColumnIds:
     return int(first), int(last), int(count)
 
 
+def is_same_plan(plan: Any, other: Any) -> bool:
+    """Whether plans are equal, node by node."""
+    return bool(plan.equals(other))
+
+
 def column_node(column: Column) -> Any | None:
     """What a classic Column stands for, as a tree of nodes of the JVM; None under Spark Connect."""
     java = getattr(column, "_jc", None)
@@ -399,10 +404,6 @@ class Catalyst:
     def aggregate_function(self, call: Any) -> Any:
         """The function that is called in a call of an aggregate."""
         return call.aggregateFunction()
-
-    def ignores_nulls(self, function: Any) -> bool:
-        """Whether FIRST or ANY_VALUE was called with IGNORE NULLS."""
-        return bool(function.ignoreNulls())
 
     def shown_name(self, function: Any) -> str:
         """The name of a function as SQL has it."""

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -18,7 +18,12 @@ from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.local.aggregates.groups import Groups
 from lsmstate.joins.protocols import Spec
 from lsmstate.joins.specs.aggregates import Aggregates
-from lsmstate.spark_integration.catalyst.catalyst import ColumnIds, column_ids
+from lsmstate.spark_integration.catalyst.catalyst import (
+    ColumnIds,
+    analyzed_plan,
+    column_ids,
+    is_same_plan,
+)
 from lsmstate.spark_integration.joins.late_rows import NO_LATE_ROWS, LateRows
 from lsmstate.spark_integration.joins.run_join import run_join
 from lsmstate.spark_integration.plan.inputs import Inputs
@@ -27,8 +32,6 @@ from lsmstate.spark_integration.stateful_operator.build import stateful_operator
 
 #: The part of the cap that groups may take before they are handed out.
 _GROUPS_SHARE: Final = 16
-
-
 #: How many joins are known by their results, beside those of SQL.
 _MOST_KNOWN: Final = 32
 
@@ -45,19 +48,24 @@ class KnownJoin:
     grouped: "Callable[[GroupedResults], DataFrame]"
 
 
-_known: OrderedDict[ColumnIds, KnownJoin] = OrderedDict()
+#: Joins, each with the analyzed plan of its result.
+_known: OrderedDict[ColumnIds, tuple[KnownJoin, Any]] = OrderedDict()
 
 
 def remember(result: DataFrame, join: KnownJoin) -> None:
-    """Know the join by the columns of its result. The oldest of many is forgotten."""
-    _known[column_ids(result)] = join
+    """Know the join by its result. The oldest of many is forgotten."""
+    _known[column_ids(result)] = join, analyzed_plan(result)
     if len(_known) > _MOST_KNOWN:
         _known.popitem(last=False)
 
 
-def known_join(ids: ColumnIds) -> KnownJoin | None:
-    """The join that has these columns for a result."""
-    return _known.get(ids)
+def known_join(ids: ColumnIds, plan: Callable[[], Any]) -> KnownJoin | None:
+    """The join whose result a plan with these columns is. A filter of the result, or its distinct
+    rows, have the same columns, and are none."""
+    if ids not in _known:
+        return None
+    join, result = _known[ids]
+    return join if is_same_plan(result, plan()) else None
 
 
 @dataclass(frozen=True)

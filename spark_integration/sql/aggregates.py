@@ -206,13 +206,13 @@ class _Pushing:
         self, call: AggregateCall, function: Any, extreme: AggregateFunction, merge: str
     ) -> str:
         """The least or the greatest value. FIRST and ANY_VALUE take the least of a micro-batch and
-        bucket, which is one of their values."""
+        bucket, which is one of their values. A part without a value, such as one in which a FILTER
+        holds for no result, is passed over."""
         kind = self._type_below(function)
         self._check_ordered(kind)
         value = self._only(call, self._computed(call.arguments[0], kind))
         part = self._part(Partial(extreme, value), kind)
-        skips = merge == "first" and self.catalyst.ignores_nulls(function)
-        return f"{merge}({part}{', true' if skips else ''})"
+        return f"{merge}({part}{', true' if merge == 'first' else ''})"
 
     def _sum(self, call: AggregateCall, function: Any, result: T.DataType) -> str:
         value = self._computed(call.arguments[0], self._type_below(function))

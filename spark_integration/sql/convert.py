@@ -27,6 +27,7 @@ from lsmstate.joins.plan.tsc import (
 )
 from lsmstate.joins.plan.unions import unions_of_joins, with_joins_gathered
 from lsmstate.spark_integration.catalyst.catalyst import OUTPUT_MODES, Catalyst, analyzed_plan
+from lsmstate.spark_integration.catalyst.plan_nodes import NodeHandle
 from lsmstate.spark_integration.joins.aggregated import KnownJoin, known_join
 from lsmstate.spark_integration.joins.shares import explain_join
 from lsmstate.spark_integration.plan.inputs import UnfitInputError
@@ -365,10 +366,17 @@ def _above_operator(catalyst: Catalyst, plan: Any) -> Converted | None:
     """The query over the result of ``multiway_join``, which aggregates inside it; None if it
     cannot."""
 
+    try:
+        read = read_plan(catalyst, plan)
+    except InvalidArgumentError:
+        return None
+
     def join_of(node: Node) -> KnownJoin | None:
-        columns = node.columns
-        ends = (columns[0].number, columns[-1].number, len(columns)) if columns else (0, 0, 0)
-        return known_join(ends)
+        columns, handle = node.columns, getattr(node, "handle", None)
+        if not columns or not isinstance(handle, NodeHandle):
+            return None
+        ids = columns[0].number, columns[-1].number, len(columns)
+        return known_join(ids, partial(read.spark.node, handle))
 
     def grouped(_writer: PlanWriter, node: Node) -> SparkJoin:
         join = join_of(node)
@@ -381,10 +389,6 @@ def _above_operator(catalyst: Catalyst, plan: Any) -> Converted | None:
         columns = dict(zip(node.columns, listed, strict=True))
         return SparkJoin(join.streams, columns, join.grouped)
 
-    try:
-        read = read_plan(catalyst, plan)
-    except InvalidArgumentError:
-        return None
     told: list[str] = []
     instead: dict[Node, Callable[[PlanWriter], Any]] = {}
     for node, found in aggregates_of_joins(read.tree, lambda node: join_of(node) is not None):

@@ -1,6 +1,7 @@
 """Aggregates of SQL that are computed inside the join: the rows of DuckDB, in every output mode."""
 
 import math
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -181,3 +182,61 @@ def test_a_dataframe_of_multiway_join_is_aggregated_inside_it(
         return
     assert "computed inside the join" in query.explain_multiway()
     assert alike(newest(run(query, tmp_path, "update")), in_duckdb(view_files, sql))
+
+
+@pytest.mark.parametrize("change", ["filter", "distinct", "with another column"])
+def test_what_stands_between_an_aggregate_and_a_join_is_not_passed(
+    spark: Any, view_files: dict[str, FileStream], change: str
+):
+    """It has the columns of the join's result, or all but one; only Spark computes that one."""
+    streams = {"c": spark.table("cust"), "o": spark.table("ord")}
+    joined = multiway_join(streams, on="c.ck = o.ck")
+    changed = {
+        "filter": joined.where("nk > 1"),
+        "distinct": joined.dropDuplicates(["seg"]),
+        "with another column": joined.withColumn("nk", F.hash("seg")),
+    }[change]
+    query = to_multiway(changed.groupBy("seg").agg(F.sum("nk")))
+    assert not query.is_converted
+    assert to_multiway(joined.groupBy("seg").agg(F.sum("nk"))).is_converted
+
+
+@pytest.mark.stress
+def test_any_value_of_those_that_pass_a_filter(spark: Any, tmp_path: Path):
+    """A micro-batch and a bucket in which none does says nothing of the group."""
+    schema = "k BIGINT, g BIGINT, x BIGINT"
+    left = [{"k": k, "g": 0, "x": None} for k in range(8)]
+    right = [{"k": k, "g": 0, "x": k} for k in range(8)]
+    files = {
+        "left_side": FileStream(tmp_path / "l", schema).add(pa.Table.from_pylist(left)),
+        "right_side": FileStream(tmp_path / "r", schema).add(
+            *(pa.Table.from_pylist(right[at : at + 1]) for at in range(8))
+        ),
+    }
+    with views(spark, files):
+        sql = """SELECT b.g, any_value(b.x) FILTER (WHERE b.x = 6) AS a, first(b.x) FILTER
+            (WHERE b.x > 5) AS f FROM left_side a JOIN right_side b ON a.k = b.k GROUP BY b.g"""
+        query = streaming_sql(spark, sql, strict=True, state=State(buckets=2))
+        assert "computed inside the join" in aggregates_of(query)[0]
+        ((_, only, one),) = newest(run(query, tmp_path, "update"))
+    assert only == 6
+    assert one in (6, 7)
+
+
+@pytest.mark.stress
+def test_sums_of_decimals_without_ansi_mode(spark: Any, tmp_path: Path):
+    schema = "k BIGINT, d DECIMAL(30, 2)"
+    kind = pa.schema([("k", pa.int64()), ("d", pa.decimal128(30, 2))])
+    rows = pa.Table.from_pylist([{"k": 1, "d": Decimal(10**25)}] * 3, schema=kind)
+    files = {n: FileStream(tmp_path / n, schema).add(rows) for n in ("left_side", "right_side")}
+    spark.conf.set("spark.sql.ansi.enabled", "false")
+    try:
+        with views(spark, files):
+            sql = """SELECT a.k, sum(b.d) AS s FROM left_side a JOIN right_side b ON a.k = b.k
+                GROUP BY a.k"""
+            query = streaming_sql(spark, sql, strict=True, state=State(buckets=1))
+            assert "computed inside the join" in aggregates_of(query)[0]
+            ((_, total),) = newest(run(query, tmp_path, "update"))
+    finally:
+        spark.conf.unset("spark.sql.ansi.enabled")
+    assert total == 9 * 10**25
