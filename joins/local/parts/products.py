@@ -13,7 +13,6 @@ import pyarrow as pa
 from lsmstate.joins.local.parts.cross_product import Side
 from lsmstate.joins.local.parts.row_picks import Numbers, Picked
 
-
 #: Reads a side that is too large from its beginning, in pieces, each with one row at least.
 LargeSide = Callable[[], Iterator[Side]]
 

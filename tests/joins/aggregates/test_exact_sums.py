@@ -105,7 +105,7 @@ def test_an_aggregate_of_nothing_is_refused():
 def test_groups_of_a_hot_key_take_bounded_memory(tmp_path, monkeypatch):
     """Both sides have more rows than a piece, and each row is a group."""
     schema = pa.schema([("k", pa.int64()), ("x", pa.int64())])
-    spec = create_spec({name: schema for name in "abc"}, "a.k = b.k AND b.k = c.k")
+    spec = create_spec(dict.fromkeys("abc", schema), "a.k = b.k AND b.k = c.k")
     columns = (Column("b", "x"), Column("c", "x"))
     aggregates = Aggregates(columns, (Partial("count"), Partial("sum", Column("a", "x"))))
     most, seen = 8_000, []
@@ -122,7 +122,8 @@ def test_groups_of_a_hot_key_take_bounded_memory(tmp_path, monkeypatch):
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     with closing(attempt(tmp_path, spec, "memory")) as store:
-        join, groups = UMJoin(spec, store, piece_bytes=1_000), Groups(aggregates, spec.streams, most)
+        join = UMJoin(spec, store, piece_bytes=1_000)
+        groups = Groups(aggregates, spec.streams, most)
         join.process(Batch("b", batch(900))).close()
         join.process(Batch("c", batch(40))).close()
         found = list(groups.add(join.process(Batch("a", batch(2)))))

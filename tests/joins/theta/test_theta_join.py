@@ -321,7 +321,9 @@ def test_intervals_as_long_as_numbers_go() -> None:
     schemas = {"a": intervals, "b": points}
     state = State(backend="memory")
     with MultiwayJoin(schemas, "b.x BETWEEN a.low AND a.high", state=state) as join:
-        rows = pa.RecordBatch.from_arrays([pa.array(each) for each in zip(*ends)], schema=intervals)
+        rows = pa.RecordBatch.from_arrays(
+            [pa.array(each) for each in zip(*ends, strict=True)], schema=intervals
+        )
         assert sum(piece.num_rows for piece in join.process("a", rows)) == 0
         numbers = pa.RecordBatch.from_arrays([pa.array(values)], schema=points)
         results = pa.Table.from_batches(join.process("b", numbers), join.output_schema)
