@@ -15,7 +15,7 @@ from hypothesis import settings
 from support.examples import examples
 from support.paths import ROOT
 
-pytest_plugins = ["support.cpu_times"]
+pytest_plugins = ["support.cpu_times", "support.one_spark"]
 
 #: Whether Spark compiles code for each plan, as it does for users and in `make stress`.
 #: For the few rows of most tests that takes longer than to interpret the plan.
@@ -41,7 +41,7 @@ settings.load_profile("lsmstate")
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with most tests of Spark come first: at the end short ones keep all processes busy."""
+    """Files with most tests of Spark come first: see ``one_spark``."""
     on_spark = Counter(item.path for item in items if item.get_closest_marker("spark"))
     items.sort(key=lambda item: -on_spark[item.path])
 
@@ -55,8 +55,10 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def nothing_left() -> None:
-    """Garbage of the tests before may hold stores, whose memory counts in this process."""
+    """Garbage of the tests before may hold stores, whose memory counts in this process. What stands
+    then, such as modules that these imported, is no garbage later."""
     gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -16,6 +16,7 @@ from support.cli_cases import STREAM, append, refused
 from support.cli_cases import run_program as run
 from support.damaged_files import damage
 from support.resealing import Damage
+from support.sampling import each_value
 from support.upkeep_states import OPTIONS
 from support.upkeep_states import bucket as bucket
 from support.upkeep_states import standalone as standalone
@@ -33,8 +34,7 @@ def named(status, errors):
     return status == 1 and any(line.startswith("DAMAGED ") for line in errors.splitlines())
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize("what", ["missing", "empty", "a file", "other files"])
+@each_value(command=COMMANDS, what=["missing", "empty", "a file", "other files"])
 def test_what_is_no_state_is_refused_in_one_sentence(monkeypatch, capsys, tmp_path, command, what):
     place = tmp_path / "place"
     if what != "missing":
@@ -52,10 +52,21 @@ def test_what_is_no_state_is_refused_in_one_sentence(monkeypatch, capsys, tmp_pa
     assert [path for path in sorted(tmp_path.rglob("*")) if path.name != "new"] == before
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize(
-    "what",
-    ["row", "key", "index", "filter", "top", "edit", "footer", "gone", "MANIFEST", "changelog"],
+@each_value(
+    times=2,
+    what=[
+        "row",
+        "key",
+        "index",
+        "filter",
+        "top",
+        "edit",
+        "footer",
+        "gone",
+        "MANIFEST",
+        "changelog",
+    ],
+    command=COMMANDS,
 )
 def test_damaged_stores_give_json_or_one_sentence(
     monkeypatch, capsys, tmp_path, standalone, command, what

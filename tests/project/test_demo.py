@@ -5,13 +5,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pytest
 from typer.testing import CliRunner
 
 import lsmstate.spark
-from lsmstate.cli.main import app
+from lsmstate.cli.main import app, main
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.spark_integration.demo.check import compare
 from lsmstate.spark_integration.demo.query import batch_sql
@@ -119,17 +120,17 @@ def test_the_exit_status_tells_whether_the_check_was_equal(
         (["--batches", "0"], "batches=0"),
     ],
 )
-def test_bad_arguments_are_one_sentence(arguments: list[str], message: str, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "lsmstate", "demo", "--run", str(tmp_path / "run"), *arguments],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        timeout=60,
-    )
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
+def test_bad_arguments_are_one_sentence(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    run = ["lsmstate", "demo", "--run", str(tmp_path / "run"), *arguments]
+    monkeypatch.setattr(sys, "argv", run)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    errors = capsys.readouterr().err
+    assert message in errors
+    assert "Traceback" not in errors
 
 
 class TestData:

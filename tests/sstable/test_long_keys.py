@@ -24,6 +24,7 @@ from support.faults import filled, memory, opened, stored, write_sst
 from support.long_keys import KEY, ROWS, STREAM, batches, keys_like, rows_and_keys
 from support.paths import ROOT, TESTS
 from support.resealing import blocks_of, reseal
+from support.sampling import each_value
 from support.sst_reads import probed
 
 SHAPES = ("random", "alike", "pairs", "halves")
@@ -62,8 +63,7 @@ with open_store(directory, [STREAM], options=options) as store:
 # The files --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [3000, 10_000])
-@pytest.mark.parametrize("shape", SHAPES)
+@each_value(shape=SHAPES, size=[3000, 10_000])
 def test_index_blocks_of_long_keys_stay_small(tmp_path, shape, size):
     budget, cache = memory()
     keys = keys_like(shape, size, 1200, random.Random(1))
@@ -172,10 +172,11 @@ def test_verify_holds_separators_against_the_keys(tmp_path, parting, is_right):
     ("size", "total_mib", "per", "shape"),
     [
         (3000, 16, 5, "random"),
-        (8000, 16, 20, "random"),
-        (8000, 16, 20, "alike"),
         (8000, 16, 20, "pairs"),
-        (8000, 16, 20, "halves"),
+        *(
+            pytest.param(8000, 16, 20, shape, marks=pytest.mark.stress)
+            for shape in ("random", "alike", "halves")
+        ),
     ],
 )
 def test_a_store_of_long_keys_keeps_the_cap(tmp_path, size, total_mib, per, shape):
@@ -237,11 +238,7 @@ def write_largest(store, kind, key):
 KINDS = ("append", "append in parts", "put", "delete", "low", "high", "several")
 
 
-@pytest.mark.parametrize(
-    ("kind", "expiry"),
-    [(kind, expiry) for kind in KINDS for expiry in (None, Expiry("v", 1000))]
-    + [("retract", None)],
-)
+@each_value(kind=[*KINDS, "retract"], expiry=[None, Expiry("v", 1000)])
 def test_a_key_larger_than_its_share_is_refused_and_nothing_changes(tmp_path, kind, expiry):
     cap = 6 * MIB
     stream = StreamSchema("s", KEY, ROWS, expiry)

@@ -396,7 +396,9 @@ def is_within(key, ranges):
     )
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(
+    "seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.stress) for seed in range(3, 12))]
+)
 def test_bytes_flipped_anywhere(damaged, tmp_path, seed):
     """Whatever is hit: nothing false is saved, and what is missing is reported."""
     import random

@@ -17,6 +17,7 @@ import pytest
 from lsmstate.join import MultiwayJoin
 from support.changing_cases import apply
 from support.grouped import grouped
+from support.sampling import each_value
 
 NAN = float("nan")
 OTHER_NAN = np.array([0x7FF8000000000001], dtype=np.int64).view(np.float64)[0].item()
@@ -98,11 +99,15 @@ def start(join):
         yield from join.process("c", pa.record_batch([[0.0, NAN]], schema=join.spec.streams["c"]))
 
 
-@pytest.mark.parametrize("backend", ["memory", "lsm"])
-@pytest.mark.parametrize("kind", JOINS)
-@pytest.mark.parametrize(("came", "goes"), [(-0.0, 0.0), (0.0, -0.0), (OTHER_NAN, NAN)])
-def test_an_equal_row_is_taken_and_its_own_bits_go(tmp_path, backend, kind, came, goes):
+@each_value(
+    times=2,
+    kind=JOINS,
+    values=[(-0.0, 0.0), (0.0, -0.0), (OTHER_NAN, NAN)],
+    backend=["memory", "lsm"],
+)
+def test_an_equal_row_is_taken_and_its_own_bits_go(tmp_path, kind, values, backend):
     """Stored before, over a restart."""
+    came, goes = values
     with opened(kind, str(tmp_path), backend) as join:
         list(start(join))
         come = bits(join.process("b", changes(("+I", row(1, came)))))

@@ -13,6 +13,7 @@ from lsmstate import InvalidArgumentError
 from lsmstate.join import MultiwayJoin
 from support.batch_kinds import KINDS, turned
 from support.grouped import grouped
+from support.sampling import each_value
 
 TIME = datetime(2026, 1, 1)
 KEYED = pa.schema([("k", pa.int64()), ("v", pa.string())])
@@ -110,8 +111,7 @@ def plainly(table: pa.Table) -> pa.RecordBatch:
     return batch
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("join", JOINS)
+@each_value(times=2, join=JOINS, kind=KINDS)
 def test_every_join_takes_every_kind_of_batch(join: str, kind: str) -> None:
     expected = fed(join, plainly)
     assert expected
@@ -119,8 +119,7 @@ def test_every_join_takes_every_kind_of_batch(join: str, kind: str) -> None:
     assert fed(join, lambda table: KINDS[kind](cast(table))) == expected
 
 
-@pytest.mark.parametrize("backend", ["lsm", "rocksdb"])
-@pytest.mark.parametrize("join", JOINS)
+@each_value(join=JOINS, backend=["lsm", "rocksdb"])
 def test_on_every_backend(join: str, backend: str) -> None:
     assert fed(join, lambda table: turned(cast(table)), backend) == fed(join, plainly)
 

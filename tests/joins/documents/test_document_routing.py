@@ -29,6 +29,7 @@ from lsmstate.joins.routing.documents.quality import Quality, gini
 from lsmstate.joins.specs.documents import NaturalSpec
 from lsmstate.opening import open_store
 from support.document_cases import SCHEMA, leaves, pairs_of, random_documents
+from support.sampling import each_value
 
 BUCKETS = 5
 READING = Reading(exclude=("level",), nulls=False)
@@ -61,17 +62,18 @@ NAMES = [
 ]
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize(
-    ("memory", "local"),
-    [
+@each_value(
+    times=2,
+    name=NAMES,
+    reading=[
         *(("warm", local) for local in ("bitmaps", "by_shape", "fp_tree", "hash")),
         ("cold", "auto"),  # documents are found by the lists in the store
     ],
 )
 def test_each_pair_is_given_once(
-    name: str, local: str, memory: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+    name: str, reading: tuple[str, Any], tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    memory, local = reading
     if memory == "cold":
         monkeypatch.setattr(natural_join, "LEAST_BYTES", 0)
         monkeypatch.setattr(natural_join, "PART", 1 << 60)
@@ -226,11 +228,14 @@ def test_an_attribute_of_few_values_is_united_with_others() -> None:
     assert values_of(short, expansion)[1] == [True]
 
 
-@pytest.mark.parametrize(("unknown", "delta"), [("broadcast", 2), ("broadcast", 0), ("hash", 0)])
-@pytest.mark.parametrize("expands", [False, True])
+@each_value(
+    learning=[("broadcast", 2), ("broadcast", 0), ("hash", 0)],
+    expands=[False, True],
+)
 def test_documents_of_a_window_meet_while_groups_learn(
-    unknown: str, delta: int, expands: bool
+    learning: tuple[Any, int], expands: bool
 ) -> None:
+    unknown, delta = learning
     assigner = GroupAssigner(
         BUCKETS, unknown=unknown, delta=delta, theta=0.0, expands=expands, order="asc"
     )

@@ -33,6 +33,7 @@ from support.document_cases import (
 )
 from support.examples import examples
 from support.paths import ROOT
+from support.sampling import each_value
 
 BACKENDS = ("lsm", "rocksdb", "memory")
 LOCAL = ("auto", "bitmaps", "by_shape", "fp_tree", "hash")
@@ -51,7 +52,11 @@ def memory(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 
 @pytest.mark.parametrize(
     ("backend", "local"),
-    [*(("lsm", local) for local in LOCAL), ("rocksdb", "auto"), ("memory", "auto")],
+    [
+        *(("lsm", local) for local in LOCAL),
+        pytest.param("rocksdb", "auto", marks=pytest.mark.stress),
+        ("memory", "auto"),
+    ],
 )
 def test_pairs_are_those_of_brute_force(
     backend: str, local: Any, memory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -79,8 +84,7 @@ def test_pairs_are_those_of_brute_force(
     assert set(found) == expected
 
 
-@pytest.mark.parametrize("local", LOCAL)
-@pytest.mark.parametrize("at_least", [2, 3])
+@each_value(local=LOCAL, at_least=[2, 3])
 def test_at_least_so_many_shared_attributes(local: Any, at_least: int, memory: str) -> None:
     documents = random_documents(400, 3)
     kept = [leaves({n: v for n, v in each.items() if n != "level"}) for each in documents]
@@ -122,14 +126,14 @@ def test_two_streams_in_any_order(memory: str, tmp_path: Path) -> None:
     assert sorted(found) == expected
 
 
-@pytest.mark.parametrize(
-    ("window", "size", "slide"), [("10 minutes", 10, 10), (("30 minutes", "10 minutes"), 30, 10)]
+@each_value(
+    backend=BACKENDS, length=[("10 minutes", 10, 10), (("30 minutes", "10 minutes"), 30, 10)]
 )
-@pytest.mark.parametrize("backend", BACKENDS)
 def test_windows_of_time(
-    window: Any, size: int, slide: int, backend: str, memory: str, tmp_path: Path
+    backend: str, length: tuple[Any, int, int], memory: str, tmp_path: Path
 ) -> None:
     """Documents come out of order, windows end inside batches, and old ones are forgotten."""
+    window, size, slide = length
     rng = random.Random(size)
     documents = random_documents(400, 5)
     minutes = [at // 4 + rng.randrange(-8, 8) for at in range(len(documents))]
@@ -169,9 +173,9 @@ def test_windows_of_time(
     assert sorted(tuple(sorted(pair)) for pair in found) == sorted(expected)
 
 
-@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
-@pytest.mark.parametrize(("window", "seconds"), [("500 milliseconds", 0.5), ("2 seconds", 2)])
-def test_time_stamps_of_every_unit(unit: str, window: str, seconds: float) -> None:
+@each_value(unit=["s", "ms", "us", "ns"], length=[("500 milliseconds", 0.5), ("2 seconds", 2)])
+def test_time_stamps_of_every_unit(unit: str, length: tuple[str, float]) -> None:
+    window, seconds = length
     schema = pa.schema([*SCHEMA, ("at", pa.timestamp(unit))])
     times = [0, 1, 1, 2, 3, 4, -1]
     rows = [

@@ -14,6 +14,7 @@ from lsmstate import InvalidArgumentError
 from lsmstate.join import State, Time, asof_join
 from lsmstate.joins.local.timed import asof_join as asof_local
 from support.examples import examples
+from support.sampling import each_value
 
 BACKENDS = ("lsm", "rocksdb", "memory")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -260,12 +261,12 @@ def test_results_that_are_taken_back_come_to_those_of_all_pairs(
     join.close()
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize(
-    ("how", "sign", "tolerance"),
-    [("left", ">=", None), ("inner", ">", "90 seconds"), ("left", "<=", "90 seconds")],
+@each_value(
+    backend=BACKENDS,
+    asked=[("left", ">=", None), ("inner", ">", "90 seconds"), ("left", "<=", "90 seconds")],
 )
-def test_duckdb_finds_the_same_in_thousands_of_rows(backend, how, sign, tolerance, tmp_path):
+def test_duckdb_finds_the_same_in_thousands_of_rows(backend, asked, tmp_path):
+    how, sign, tolerance = asked
     rng = random.Random(how + sign)
     tables = {}
     for name, schema in STAMPS.items():
@@ -299,8 +300,7 @@ def test_duckdb_finds_the_same_in_thousands_of_rows(backend, how, sign, toleranc
     assert len(found) > 1000
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("options", [{}, {"tolerance": 30}], ids=["last one", "tolerance"])
+@each_value(backend=BACKENDS, options=[{}, {"tolerance": 30}])
 def test_rows_that_no_later_row_needs_are_forgotten(backend, options, monkeypatch):
     monkeypatch.setattr(asof_local, "_FORGOTTEN_ROWS", 7)  # so that many go in several portions
     state = State(backend=backend)

@@ -16,6 +16,7 @@ from lsmstate import InvalidArgumentError
 from lsmstate.join import MultiwayJoin, Time
 from lsmstate.joins.conditions.from_clause import with_conditions
 from support.examples import examples
+from support.sampling import each_value
 
 START = datetime(2026, 1, 1)
 EPOCH = datetime(1970, 1, 1)
@@ -204,8 +205,7 @@ NEAR = {
 }
 
 
-@pytest.mark.parametrize("option", NEAR)
-@pytest.mark.parametrize("clause", CLAUSES)
+@each_value(clause=CLAUSES, option=NEAR)
 def test_from_clauses_keep_it_at_each_join(clause, option):
     rng, (asked, near) = random.Random(clause), NEAR[option]
     names = [name for name in "abc" if f" {name} " in f" {clause} ".replace("(", "( ")]

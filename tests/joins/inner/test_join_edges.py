@@ -16,6 +16,7 @@ import pytest
 
 from lsmstate.join import MultiwayJoin, State, Time
 from support.grouped import grouped
+from support.sampling import each_value
 
 D = decimal.Decimal
 NAN = float("nan")
@@ -42,11 +43,6 @@ EXISTING = {
     "anti": "a LEFT ANTI JOIN b ON a.k = b.k JOIN c ON a.k = c.k",
 }
 OPERATORS = {**INNER, **OUTER, **EXISTING}
-SELDOM = ("timed", "changes", "semi", "right by two keys")
-#: With a restart after every batch; the others are stress tests there.
-OFTEN = [
-    pytest.param(name, marks=pytest.mark.stress if name in SELDOM else ()) for name in OPERATORS
-]
 TIMED = ("timed", "final")
 CHANGES = ("changes", "full by one key", "left by two keys", "right by two keys", *EXISTING)
 #: Of those that forget, when all is over.
@@ -340,8 +336,7 @@ def test_late_rows_come_out_as_they_came():
         assert join.late_rows.equals(batch)
 
 
-@pytest.mark.parametrize("operator", OPERATORS)
-@pytest.mark.parametrize("name", CASES)
+@each_value(times=4, name=CASES, operator=OPERATORS)
 def test_in_memory_at_once(operator, name):
     streams = streams_of(CASES[name])
     with open_join(streams, operator, backend="memory") as join:
@@ -350,8 +345,7 @@ def test_in_memory_at_once(operator, name):
     assert found_rows(pieces, streams) == expected_rows(CASES[name], operator)
 
 
-@pytest.mark.parametrize("operator", OFTEN)
-@pytest.mark.parametrize("name", CASES)
+@each_value(times=2, name=CASES, operator=OPERATORS)
 def test_on_our_store_with_a_restart_after_every_batch(tmp_path, operator, name):
     streams = streams_of(CASES[name])
     batches = [

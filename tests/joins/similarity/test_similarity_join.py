@@ -12,6 +12,7 @@ from lsmstate.errors import InvalidArgumentError
 from lsmstate.join import State, Time, similarity_join
 from lsmstate.joins.local.similarity.generated_keys import EditKeys
 from lsmstate.joins.specs.similarity import VECTOR_METRICS
+from support.sampling import each_value
 from support.similar_cases import SimilarCase, all_distances, parts, threshold_of
 
 BACKENDS = ("lsm", "rocksdb", "memory")
@@ -45,8 +46,7 @@ def fed(case: SimilarCase, rng: random.Random, tmp_path: Path, **options: Any) -
     return found
 
 
-@pytest.mark.parametrize("metric", VECTOR_METRICS)
-@pytest.mark.parametrize("seed", range(7))
+@each_value(times=2, metric=VECTOR_METRICS, seed=range(7))
 def test_pairs_are_those_of_brute_force(metric: str, seed: int, tmp_path: Path) -> None:
     rng = random.Random(seed)
     width = 2 if metric == "haversine" else rng.choice([1, 2, 3, 4, 17, 384])
@@ -71,8 +71,11 @@ def batch(vectors: Any, first: int = 0, schema: pa.Schema = ID) -> pa.RecordBatc
     return pa.RecordBatch.from_pylist(rows, schema=schema)
 
 
-@pytest.mark.parametrize("metric", ["l2", "cosine", "manhattan", "chebyshev"])
-@pytest.mark.parametrize("scale", [1e-170, 1e-158, 1e-30, 1e-9, 1.0, 1e9, 1e25, 1e200])
+@each_value(
+    times=2,
+    metric=["l2", "cosine", "manhattan", "chebyshev"],
+    scale=[1e-170, 1e-158, 1e-30, 1e-9, 1.0, 1e9, 1e25, 1e200],
+)
 def test_bounds_of_float32_lose_no_pair(metric: str, scale: float) -> None:
     rng = np.random.default_rng(3)
     near = rng.standard_normal((40, 24))
@@ -119,9 +122,12 @@ def test_a_batch_that_does_not_fit_stores_nothing(vectors: Any, words: str) -> N
         assert len(list(join.process("a", batch([[1, 2, 3]], 5)).rows())) == 1
 
 
-@pytest.mark.parametrize("malformed", ["skip", "side"])
-@pytest.mark.parametrize("how", ["inner", "anti"])
-@pytest.mark.parametrize("kind", [pa.list_(pa.float32()), pa.list_(pa.int32())])
+@each_value(
+    times=2,
+    kind=[pa.list_(pa.float32()), pa.list_(pa.int32())],
+    how=["inner", "anti"],
+    malformed=["skip", "side"],
+)
 def test_malformed_rows_are_left_out(malformed: Any, how: Any, kind: Any, tmp_path: Path) -> None:
     """Also in windows, where a wrapper stands around the join, and after a restart."""
     schema = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us")), ("v", kind)])
@@ -292,9 +298,9 @@ TIMED = pa.schema([("id", pa.int64()), ("at", pa.timestamp("ms")), ("v", pa.list
     ("metric", "backend", "algorithm"),
     [
         ("l2", "lsm", "pivots"),
-        ("cosine", "rocksdb", "pivots"),
-        ("chebyshev", "memory", "pivots"),
-        ("l2", "memory", "s3j"),
+        pytest.param("cosine", "rocksdb", "pivots", marks=pytest.mark.stress),
+        pytest.param("chebyshev", "memory", "pivots", marks=pytest.mark.stress),
+        pytest.param("l2", "memory", "s3j", marks=pytest.mark.stress),
         ("cosine", "lsm", "s3j"),
     ],
 )
@@ -331,8 +337,7 @@ def test_pivots_change_with_the_data_and_lose_no_pair(
     assert len(found) == close.sum()
 
 
-@pytest.mark.parametrize("window", [None, "10 minutes", ("10 minutes", "3 minutes")])
-@pytest.mark.parametrize("seed", range(3))
+@each_value(window=[None, "10 minutes", ("10 minutes", "3 minutes")], seed=range(3))
 def test_pairs_in_time_are_those_of_brute_force(window: Any, seed: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(seed)
     count, minute = 300, 60_000
@@ -372,9 +377,7 @@ def jaccard(a: list[str], b: list[str]) -> float:
     return len(union - (set(a) & set(b))) / len(union) if union else 0.0
 
 
-@pytest.mark.parametrize("algorithm", ["auto", "tiles"])
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("kind", [pa.string(), pa.int32()])
+@each_value(times=2, seed=range(4), kind=[pa.string(), pa.int32()], algorithm=["auto", "tiles"])
 def test_sets_are_those_of_brute_force(
     algorithm: Any, seed: int, kind: Any, tmp_path: Path
 ) -> None:
@@ -416,8 +419,7 @@ def edits(a: str, b: str) -> int:
     return row[-1]
 
 
-@pytest.mark.parametrize("most", [0, 1, 2, 3])
-@pytest.mark.parametrize("algorithm", ["auto", "tiles"])
+@each_value(most=[0, 1, 2, 3], algorithm=["auto", "tiles"])
 def test_texts_are_those_of_brute_force(algorithm: Any, most: int) -> None:
     pytest.importorskip("rapidfuzz", reason="pip install 'lsmstate[similarity]'")
     rng = random.Random(most)

@@ -136,11 +136,12 @@ def random_batch(rng: random.Random, batch: int, first: int, watermark: int) -> 
 @pytest.mark.parametrize(
     ("operator", "join"),
     [
-        ("inner", ""),
         ("inner, with a result time", ""),
-        ("final", "FULL"),
         ("changes, full", "FULL"),
-        ("changes, inner", ""),
+        *(
+            pytest.param(*each, marks=pytest.mark.stress)
+            for each in (("inner", ""), ("final", "FULL"), ("changes, inner", ""))
+        ),
     ],
 )
 def test_whatever_is_repeated_or_ends_late_each_late_row_is_kept_once(

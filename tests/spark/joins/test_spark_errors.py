@@ -144,18 +144,26 @@ def test_a_common_type_that_merges_values_is_refused(frames: dict[str, Any]) -> 
 @pytest.mark.parametrize(
     ("kinds", "words"),
     [
-        (["MAP<INT, INT>"] * 2, r"map<int,int> cannot be .* array_sort\(map_entries"),
         (["ARRAY<STRUCT<m: MAP<INT, INT>>>"] * 2, r"map<int,int> cannot be"),
         (["VARIANT"] * 2, "variant cannot be .* anything else to a string"),
         (["STRUCT<a: STRING COLLATE UTF8_LCASE>", "STRUCT<a: STRING>"], "give both one collation"),
-        (["ARRAY<STRING COLLATE UTF8_LCASE>", "ARRAY<STRING COLLATE UNICODE>"], "one collation"),
-        (["INTERVAL YEAR", "INTERVAL MONTH", "INTERVAL YEAR TO MONTH"], None),
-        (["INTERVAL MONTH", "INT"], "cannot be compared; cast one of them"),
-        (["VOID", "VOID", "STRING COLLATE UTF8_LCASE"], None),
-        (["VOID", "VOID"], None),
-        (["STRUCT<a: INT>", "STRUCT<b: BIGINT>"], "cannot be compared"),
         (["ARRAY<BIGINT>", "ARRAY<BIGINT>", "ARRAY<DOUBLE>"], "different values would be equal"),
         (["ARRAY<INT>", "ARRAY<BIGINT>", "ARRAY<SMALLINT>"], None),
+        *(
+            pytest.param(*each, marks=pytest.mark.stress)
+            for each in (
+                (["MAP<INT, INT>"] * 2, r"map<int,int> cannot be .* array_sort\(map_entries"),
+                (
+                    ["ARRAY<STRING COLLATE UTF8_LCASE>", "ARRAY<STRING COLLATE UNICODE>"],
+                    "one collation",
+                ),
+                (["INTERVAL YEAR", "INTERVAL MONTH", "INTERVAL YEAR TO MONTH"], None),
+                (["INTERVAL MONTH", "INT"], "cannot be compared; cast one of them"),
+                (["VOID", "VOID", "STRING COLLATE UTF8_LCASE"], None),
+                (["VOID", "VOID"], None),
+                (["STRUCT<a: INT>", "STRUCT<b: BIGINT>"], "cannot be compared"),
+            )
+        ),
     ],
 )
 def test_nested_keys_are_checked(spark: Any, kinds: list[str], words: str | None) -> None:
@@ -268,6 +276,7 @@ def test_a_state_directory_that_cannot_be_written_is_said(spark: Any, tmp_path: 
         run_to_end(joined, tmp_path / "checkpoint", tmp_path / "out")
 
 
+@pytest.mark.stress
 def test_a_state_directory_serves_one_query(spark: Any, tmp_path: Path) -> None:
     streams = _two_streams(tmp_path)
 
@@ -290,6 +299,7 @@ def test_a_state_directory_serves_one_query(spark: Any, tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.stress
 def test_a_checkpoint_without_its_state_is_refused(spark: Any, tmp_path: Path) -> None:
     streams = _two_streams(tmp_path)
     joined = multiway_join({n: s.read(spark) for n, s in streams.items()}, on=["k"])

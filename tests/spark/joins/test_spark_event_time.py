@@ -51,15 +51,21 @@ def test_a_distance_is_the_condition_that_says_it(spark: Any, tmp_path: Path) ->
     time = Time(within="10 minutes")
     for on in ("a.k = b.k", F.col("a.k") == F.col("b.k"), ["k"], {"a": ["k"], "b": ["k"]}):
         assert explain_join(multiway_join(streams, on, time=time)).splitlines()[-1] == kept
-    shown = multiway_join(streams, ["k"], time=time).select("na", "nb")
+    rates = spark.readStream.format("rate").load()
+    with pytest.raises(InvalidArgumentError, match=r"stream 'b' has no event time; give it a w"):
+        multiway_join({"a": streams["a"], "b": rates}, "a.k = b.value", time=time)
+
+
+@pytest.mark.stress
+def test_rows_within_a_distance_are_joined(spark: Any, tmp_path: Path) -> None:
+    a, b = hourly(tmp_path, "a", 0, 2, 1), hourly(tmp_path, "b", 0, 2, 2)
+    streams = {"a": read(spark, a), "b": read(spark, b)}
+    shown = multiway_join(streams, ["k"], time=Time(within="10 minutes")).select("na", "nb")
     sql = (
         f"SELECT na, nb FROM {a.sql} a JOIN {b.sql} b ON a.k = b.k "
         "AND abs(epoch(a.at) - epoch(b.at)) <= 600"
     )
     assert Counter(run(shown, tmp_path)) == Counter(by_duckdb(sql))
-    rates = spark.readStream.format("rate").load()
-    with pytest.raises(InvalidArgumentError, match=r"stream 'b' has no event time; give it a w"):
-        multiway_join({"a": streams["a"], "b": rates}, "a.k = b.value", time=time)
 
 
 @pytest.mark.stress
@@ -201,6 +207,7 @@ def test_deduplication_by_time_above_a_result_time(
     assert run(once, tmp_path) == Counter({(1,): 2, (2,): 1, (3,): 1, (4,): 1})
 
 
+@pytest.mark.stress
 def test_the_fastest_stream_may_not_set_the_watermark_of_a_result_time(
     spark: Any, tmp_path: Path, short: tuple[FileStream, FileStream]
 ) -> None:
@@ -293,6 +300,7 @@ def test_deduplication_and_inner_joins_work_above(
     assert found == by_duckdb(f"SELECT na, nc FROM ({once_sql}) JOIN {c.sql} USING (k)")
 
 
+@pytest.mark.stress
 def test_a_window_with_nothing_declared_is_refused_by_spark(
     spark: Any, tmp_path: Path, short: tuple[FileStream, FileStream]
 ) -> None:
@@ -317,6 +325,7 @@ def test_an_outer_join_with_nothing_declared_is_refused(
     refused(result, tmp_path, "left outer join.*without a partner would never be emitted; give")
 
 
+@pytest.mark.stress
 def test_state_by_event_time_with_nothing_declared_is_refused(
     spark: Any, tmp_path: Path, short: tuple[FileStream, FileStream]
 ) -> None:
@@ -401,6 +410,7 @@ def test_a_window_with_a_watermark_declared_again(
     refused(counts_by_hour(twice, "a_at"), tmp_path, "'t' has a watermark already; leave it out")
 
 
+@pytest.mark.stress
 def test_a_window_over_a_union_with_an_empty_branch_is_refused(
     spark: Any, tmp_path: Path, short: tuple[FileStream, FileStream], unchecked: None
 ) -> None:
@@ -414,6 +424,7 @@ def test_a_window_over_a_union_with_an_empty_branch_is_refused(
     refused(counts_by_hour(both, "at"), tmp_path, "never emit a row; give multiway_join a result")
 
 
+@pytest.mark.stress
 def test_spark_refuses_a_window_above_timeouts_unless_told_otherwise(
     spark: Any, tmp_path: Path, short: tuple[FileStream, FileStream]
 ) -> None:

@@ -125,6 +125,7 @@ def test_forced_shares_give_the_same_rows_and_are_pinned(
         assert_same_rows(sql_of(streams), committed(tmp_path / "out"), at_least=50)
 
 
+@pytest.mark.stress
 def test_a_triangle(spark: Any, tmp_path: Path) -> None:
     rng = random.Random(3)
     streams = {}
@@ -183,6 +184,7 @@ def test_shares_need_several_keys(spark: Any, streams: dict[str, FileStream]) ->
         multiway_join(two, "c.ck = o.ck", skew=Skew(rows={"c": 1}))
 
 
+@pytest.mark.stress
 def test_as_many_copies_as_rows_are_not_the_rows(spark: Any, tmp_path: Path) -> None:
     """One of two rows has no key, the other goes to two buckets."""
     streams = {

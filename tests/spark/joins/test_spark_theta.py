@@ -179,6 +179,7 @@ def net_of(out: Path) -> Counter[tuple[Any, ...]]:
     return +found
 
 
+@pytest.mark.stress
 def test_an_outer_join_by_a_range_with_a_changelog_and_a_restart(
     spark: Any, streams: dict[str, FileStream], tmp_path: Path
 ) -> None:

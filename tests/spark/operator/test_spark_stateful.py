@@ -177,15 +177,20 @@ def one(spark: Any, home: Path, **options: Any) -> Any:
     ("options", "was", "now"),
     [
         ({"key": "other"}, "key = (a.id, b.id)", "key = (a.other, b.other)"),
-        ({"null_keys": "drop"}, "null keys = keep", "null keys = drop"),
-        ({"streams": {"sawn": "source STRING"}}, "state = (seen)", "state = (sawn)"),
         (
             {"streams": {"seen": "source BIGINT"}},
             "state seen = (key (id int64), source string)",
             "state seen = (key (id int64), source int64)",
         ),
-        ({"backend": "memory"}, "backend = lsm", "backend = memory"),
-        ({"buckets": 3}, "buckets = 2", "buckets = 3"),
+        *(
+            pytest.param(*each, marks=pytest.mark.stress)
+            for each in (
+                ({"null_keys": "drop"}, "null keys = keep", "null keys = drop"),
+                ({"streams": {"sawn": "source STRING"}}, "state = (seen)", "state = (sawn)"),
+                ({"backend": "memory"}, "backend = lsm", "backend = memory"),
+                ({"buckets": 3}, "buckets = 2", "buckets = 3"),
+            )
+        ),
     ],
 )
 def test_a_restart_with_another_state_is_refused(

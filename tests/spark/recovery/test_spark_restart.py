@@ -225,13 +225,18 @@ def read(
     ("inputs", "options", "was", "now"),
     [
         ({}, {"on": ["other"]}, "condition = a.k = b.k = c.k", "a.other = b.other = c.other"),
-        ({"names": "abC"}, {}, "streams = (a, b, c)", "(a, b, C)"),
         ({"names": "acb"}, {}, "streams = (a, b, c)", "(a, c, b)"),
-        ({"names": "ab"}, {}, "streams = (a, b, c)", "(a, b)"),
         ({"schema": "k INT, other BIGINT"}, {}, "key types = (int64)", "(int32)"),
-        ({"schema": "k BIGINT"}, {}, "columns of a = (k int64, other int64)", "(k int64)"),
         ({}, {"buckets": 5}, "buckets = 4", "buckets = 5"),
-        ({}, {"backend": "memory"}, "backend = lsm", "backend = memory"),
+        *(
+            pytest.param(*each, marks=pytest.mark.stress)
+            for each in (
+                ({"names": "abC"}, {}, "streams = (a, b, c)", "(a, b, C)"),
+                ({"names": "ab"}, {}, "streams = (a, b, c)", "(a, b)"),
+                ({"schema": "k BIGINT"}, {}, "columns of a = (k int64, other int64)", "(k int64)"),
+                ({}, {"backend": "memory"}, "backend = lsm", "backend = memory"),
+            )
+        ),
     ],
 )
 def test_a_restart_with_another_join_ends_at_its_start(
@@ -287,6 +292,7 @@ def files_below(home: Path) -> dict[str, int]:
     return {str(path): path.stat().st_mtime_ns for path in paths}
 
 
+@pytest.mark.stress
 def test_after_refusals_the_right_query_goes_on(
     spark: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -308,6 +314,7 @@ def test_after_refusals_the_right_query_goes_on(
     assert_same_rows(sql, committed(tmp_path / "out"), at_least=4)
 
 
+@pytest.mark.stress
 def test_a_spark_whose_queries_cannot_be_ended_fails_the_first_task(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

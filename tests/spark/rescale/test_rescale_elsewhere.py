@@ -47,8 +47,8 @@ def test_each_new_bucket_is_sent_once_and_each_old_file_fetched_once(
 @pytest.mark.parametrize(
     ("how", "step"),
     [
-        ("fail_at", 3),
-        ("dead_from", 2),
+        ("fail_at", 7),
+        ("dead_from", 5),
         pytest.param("fail_at", 1, marks=pytest.mark.stress),
         pytest.param("dead_from", 1, marks=pytest.mark.stress),
     ],

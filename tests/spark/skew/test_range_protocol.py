@@ -80,7 +80,12 @@ def arriving(rng: random.Random, batch: int, rows: int = 40) -> Rows:
 
 
 @pytest.mark.parametrize(
-    ("kind", "on"), [(RangedQuery, BAND), (RangedQuery, INTERVALS), (RemoteQuery, INTERVALS)]
+    ("kind", "on"),
+    [
+        (RangedQuery, BAND),
+        pytest.param(RangedQuery, INTERVALS, marks=pytest.mark.stress),
+        pytest.param(RemoteQuery, INTERVALS, marks=pytest.mark.stress),
+    ],
 )
 @pytest.mark.parametrize(
     "seed", [1, *(pytest.param(seed, marks=pytest.mark.stress) for seed in range(2, 9))]

@@ -109,7 +109,7 @@ class RemoteQuery(SkewedQuery):
         return Elsewhere(home)
 
 
-@pytest.mark.parametrize("names", ["ab", "abc"])
+@pytest.mark.parametrize("names", [pytest.param("ab", marks=pytest.mark.stress), "abc"])
 @pytest.mark.parametrize(
     "seed", [1, *(pytest.param(seed, marks=pytest.mark.stress) for seed in range(2, 10))]
 )

@@ -149,7 +149,14 @@ FOUND = [21, 65]
 UNGROUPED = [1083, 1594]
 
 
-@pytest.mark.parametrize("seed", [*FOUND, *UNGROUPED, *seeds(quick=1, stress=400)])
+@pytest.mark.parametrize(
+    "seed",
+    [
+        *(FOUND[0], UNGROUPED[0]),
+        *(pytest.param(seed, marks=pytest.mark.stress) for seed in (FOUND[1], UNGROUPED[1])),
+        *seeds(quick=0, stress=400),
+    ],
+)
 def test_conversion(spark: Any, tmp_path: Path, seed: int) -> None:
     query = RandomQuery(seed)
     with streams_of(spark, query, tmp_path) as streams:

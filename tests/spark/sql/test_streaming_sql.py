@@ -58,16 +58,21 @@ FROM cust, ord, line WHERE cust.ck = ord.ck AND ord.ok = line.ok
 GROUP BY seg HAVING count(*) > 1 ORDER BY total DESC LIMIT 2"""
 
 
-def test_aggregate_sort_and_limit_in_complete_mode(
-    spark: Any, view_files: dict[str, FileStream], tmp_path: Path
-):
-    """Spark itself runs no join of streams in complete mode. Only what is read is kept."""
+def test_only_what_is_read_is_kept(spark: Any):
     query = streaming_sql(spark, TOP, skew=Skew(rows={"line": 2}), state=State(buckets=4))
     assert [line.partition(": ")[2] for line in signature_of(query).splitlines()[:3]] == [
         "cust(seg, key_1 = Cast[long](ck@0))",
         "ord(ok, ck, price)",
         "line(qty, key_2 = Cast[long](ok@0))",
     ]
+
+
+@pytest.mark.stress
+def test_aggregate_sort_and_limit_in_complete_mode(
+    spark: Any, view_files: dict[str, FileStream], tmp_path: Path
+):
+    """Spark itself runs no join of streams in complete mode."""
+    query = streaming_sql(spark, TOP, skew=Skew(rows={"line": 2}), state=State(buckets=4))
     batches = run(query, tmp_path, "complete")
     assert batches[-1] == in_duckdb(view_files, TOP)
     assert len(batches[-1]) == 2
@@ -254,7 +259,13 @@ ANY_CONDITION = {
 }
 
 
-@pytest.mark.parametrize("joins", ANY_CONDITION)
+@pytest.mark.parametrize(
+    "joins",
+    [
+        pytest.param(joins, marks=pytest.mark.stress if at % 3 else ())
+        for at, joins in enumerate(ANY_CONDITION)
+    ],
+)
 def test_joins_without_an_equality_are_joins_by_any_condition(spark: Any, joins: str):
     """Spark takes them, and fails as it plans the first micro-batch."""
     sql = f"SELECT c.seg, o.price FROM {joins}"

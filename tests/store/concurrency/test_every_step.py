@@ -87,7 +87,7 @@ def test_a_worker_is_there_after_an_interrupted_submission_and_ends():
 
 def test_a_store_with_a_worker_goes_on_after_an_interrupted_append(tmp_path, monkeypatch):
     options = Options(memory_bytes=8 * MIB, sync="never", background=True, memtable_bytes=1 << 18)
-    for place, step in enumerate(each_step(every=23)):
+    for place, step in enumerate(each_step(every=47)):
         monkeypatch.setattr(background, "_worker", Worker())
         with LsmStore.open(str(tmp_path / str(place)), [STREAM], options=options) as store:
             batches = [range(first, first + 6000) for first in (0, 6000)]
@@ -126,7 +126,7 @@ class Bucket:
 
 
 def buckets_at_each_step(root, backend, every):
-    steps = each_step(1 if every else 7)
+    steps = each_step(1 if every else 17)
     for place, step in enumerate(steps):
         yield Bucket(backend, str(root / str(place))), step
 
@@ -158,7 +158,7 @@ def test_an_interrupted_commit_of_an_attempt_can_be_made_again(tmp_path, backend
 
 @some_or_every
 def test_a_memory_store_is_committed_after_an_interrupted_commit(tmp_path, every):
-    for place, step in enumerate(each_step(1 if every else 7)):
+    for place, step in enumerate(each_step(1 if every else 17)):
         directory = str(tmp_path / str(place))
         with MemoryStore.open(directory, [STREAM], options=OPTIONS) as store:
             store.append("s", rows_of([1], [0]), keys_of([1]))
@@ -174,7 +174,7 @@ def test_a_memory_store_is_committed_after_an_interrupted_commit(tmp_path, every
 def test_an_interrupted_snapshot_leaves_nothing_charged(tmp_path, every):
     gc.collect()
     before = process_memory().budget.usage()
-    for place, step in enumerate(each_step(1 if every else 5)):
+    for place, step in enumerate(each_step(1 if every else 13)):
         with LsmStore.open(str(tmp_path / str(place)), [STREAM], options=OPTIONS) as store:
             store.append("s", rows_of([1, 2], [0, 0]), keys_of([1, 2]))
 
@@ -242,7 +242,7 @@ def test_a_store_is_opened_after_an_interrupted_opening(tmp_path, every):
         store.append("s", rows_of([1], [0]), keys_of([1]))
         store.commit()
         store.append("s", rows_of([2], [0]), keys_of([2]))
-    for place, step in enumerate(each_step(1 if every else 11)):
+    for place, step in enumerate(each_step(1 if every else 29)):
         opened = []
         step.call(open_into, opened, directory)
         for store in opened:
@@ -266,7 +266,7 @@ def is_deleted(store, name):
 
 @some_or_every
 def test_a_checkpoint_can_be_deleted_after_interrupted_readers_and_deletions(tmp_path, every):
-    for place, step in enumerate(each_step(1 if every else 5)):
+    for place, step in enumerate(each_step(1 if every else 13)):
         directory = str(tmp_path / str(place))
         with LsmStore.open(directory, [STREAM], options=OPTIONS) as store:
             store.append("s", rows_of([1], [0]), keys_of([1]))
@@ -340,7 +340,7 @@ def written(store, numbers, at):
 @pytest.mark.parametrize("empty", [False, True], ids=["", "then nothing is written"])
 @some_or_every
 def test_an_interrupted_advance_moves_each_row_once(tmp_path, empty, every):
-    for place, step in enumerate(each_step(7 if every else 97)):
+    for place, step in enumerate(each_step(7 if every else 197)):
         directory = str(tmp_path / str(place))
         with ExitStack() as stack:
             store = stack.enter_context(expiring(directory))
@@ -361,7 +361,7 @@ def test_an_interrupted_advance_moves_each_row_once(tmp_path, empty, every):
 @some_or_every
 def test_rows_are_seen_after_an_interrupted_write(tmp_path, refused, every):
     """Also one that is refused; what is written then is there when the store is opened again."""
-    for place, step in enumerate(each_step(3 if every else 31)):
+    for place, step in enumerate(each_step(3 if every else 67)):
         directory = str(tmp_path / str(place))
 
         def write(store):

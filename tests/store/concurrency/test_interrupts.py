@@ -15,7 +15,7 @@ from lsmstate.lsm.store import LsmStore
 from lsmstate.options import KIB, MIB, Options
 from lsmstate.process.memory_budget import process_memory
 from lsmstate.store import Mutation, StreamSchema
-from support.sampling import some_or_every
+from support.sampling import each_value, some_or_every
 
 STREAM = StreamSchema(
     "s", pa.schema([("k", pa.int64())]), pa.schema([("batch", pa.int64()), ("text", pa.binary())])
@@ -112,9 +112,7 @@ def rows_by_batch(store):
     return found
 
 
-@pytest.mark.parametrize("keeps", [False, True], ids=["let go", "kept"])
-@pytest.mark.parametrize("is_large", [False, True], ids=["small", "large"])
-@pytest.mark.parametrize("background", [False, True])
+@each_value(background=[False, True], is_large=[False, True], keeps=[False, True])
 @some_or_every
 def test_interrupted_writes_are_whole_or_not_there_and_nothing_stays_charged(
     tmp_path, alarm, background, is_large, keeps, every
@@ -269,8 +267,7 @@ class Calls:
             assert sum(len(piece.rows) for piece in snapshot.iterate("s")) >= 0
 
 
-@pytest.mark.parametrize("keeps", [False, True], ids=["let go", "kept"])
-@pytest.mark.parametrize("background", [False, True])
+@each_value(background=[False, True], keeps=[False, True])
 @some_or_every
 @pytest.mark.filterwarnings("ignore:the snapshot:ResourceWarning")
 def test_interrupted_calls_of_every_kind_leave_a_store_that_works_or_can_be_closed(

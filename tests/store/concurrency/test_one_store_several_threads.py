@@ -15,6 +15,7 @@ from lsmstate.mapping import StoreMapping
 from lsmstate.opening import BACKENDS, open_attempt, open_store
 from lsmstate.store import Mutation, StreamSchema
 from lsmstate.store_base.null_safe import NullSafeStore, null_safe_streams
+from support.sampling import each_value
 
 KEY = pa.schema([("k", pa.int64())])
 ROWS = pa.schema([("v", pa.int64()), ("at", pa.timestamp("us"))])
@@ -68,11 +69,10 @@ def opened(kind, backend, path):
     return open_store(path, [EXPIRING if kind == "expiring" else PLAIN], backend=backend)
 
 
-kinds = pytest.mark.parametrize("kind", ["standalone", "attempt", "expiring", "null safe"])
+of_each_kind = each_value(kind=["standalone", "attempt", "expiring", "null safe"], backend=BACKENDS)
 
 
-@backends
-@kinds
+@of_each_kind
 def test_appends_of_several_threads_to_one_key_are_all_kept(tmp_path, backend, kind):
     with opened(kind, backend, tmp_path) as store:
 
@@ -85,8 +85,7 @@ def test_appends_of_several_threads_to_one_key_are_all_kept(tmp_path, backend, k
         store.commit()
 
 
-@backends
-@pytest.mark.parametrize("kind", ["standalone", "expiring"])
+@each_value(backend=BACKENDS, kind=["standalone", "expiring"])
 def test_what_several_threads_wrote_is_found_again(tmp_path, backend, kind):
     """Two writes of one sequence number would be one after the log is replayed."""
     with opened(kind, backend, tmp_path) as store:
@@ -103,8 +102,7 @@ def test_what_several_threads_wrote_is_found_again(tmp_path, backend, kind):
         assert values_of(store) == list(range(THREADS * EACH))
 
 
-@backends
-@kinds
+@of_each_kind
 def test_every_kind_of_write_beside_every_other(tmp_path, backend, kind):
     """Each thread has a key of its own in streams of which others write other keys."""
     with opened(kind, backend, tmp_path) as store:
@@ -134,8 +132,7 @@ def test_every_kind_of_write_beside_every_other(tmp_path, backend, kind):
         assert found == [-1] * THREADS
 
 
-@backends
-@pytest.mark.parametrize("kind", ["standalone", "expiring"])
+@each_value(backend=BACKENDS, kind=["standalone", "expiring"])
 def test_reads_beside_writes_are_whole_or_refused(tmp_path, backend, kind):
     """Each write replaces two rows of a key by two of another value."""
     with opened(kind, backend, tmp_path) as store:
@@ -170,8 +167,7 @@ def test_reads_beside_writes_are_whole_or_refused(tmp_path, backend, kind):
         assert all("since this probe or iterator began" in refusal for refusal in refusals)
 
 
-@backends
-@kinds
+@of_each_kind
 def test_a_close_waits_for_the_write_of_another_thread(tmp_path, backend, kind):
     store = opened(kind, backend, tmp_path)
     stored = []
@@ -244,8 +240,7 @@ def test_a_key_is_taken_from_a_mapping_once(tmp_path, backend):
         assert first == second
 
 
-@backends
-@pytest.mark.parametrize("algorithm", ["umjoin", "tree"])
+@each_value(backend=BACKENDS, algorithm=["umjoin", "tree"])
 def test_batches_of_several_threads_are_joined_or_refused(backend, algorithm):
     schema = pa.schema([("k", pa.int64()), ("v", pa.int64())])
     streams = {"a": schema, "b": schema}

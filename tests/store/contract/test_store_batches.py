@@ -14,6 +14,7 @@ from lsmstate import Expiry, InvalidArgumentError, Mutation, StoreMapping, Strea
 from lsmstate.cython_ext.keys.key_codec import KeyCodec
 from lsmstate.store_base.null_safe import NullSafeStore, null_safe_streams
 from support.batch_kinds import KINDS, turned
+from support.sampling import each_value
 
 BACKENDS = ("lsm", "rocksdb", "memory")
 KEY = pa.schema([("user", pa.int64()), ("day", pa.int32())])
@@ -207,8 +208,7 @@ def test_a_mapping_takes_rows_of_a_table(store: Any) -> None:
         one[8, 1] = TABLE.select(["n", "page"]).slice(0, 2)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("kind", KINDS)
+@each_value(kind=KINDS, backend=BACKENDS)
 def test_a_stream_with_an_expiry_takes_every_kind(tmp_path: Path, backend: str, kind: str) -> None:
     rows = pa.schema([("at", pa.timestamp("us")), ("user", pa.int64())])
     stream = StreamSchema("seen", KEY, rows, expiry=Expiry("at", timedelta(days=7)))
@@ -228,8 +228,7 @@ def test_a_stream_with_an_expiry_takes_every_kind(tmp_path: Path, backend: str, 
         assert store.scan("seen").to_table().equals(pa.schema(rows).empty_table())
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("kind", KINDS)
+@each_value(kind=KINDS, backend=BACKENDS)
 def test_a_null_safe_store_takes_every_kind(tmp_path: Path, backend: str, kind: str) -> None:
     streams = [StreamSchema("clicks", KEY, ROWS)]
     make = KINDS[kind]
@@ -250,8 +249,7 @@ def test_a_null_safe_store_takes_every_kind(tmp_path: Path, backend: str, kind: 
 # What reads give. ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("expires", [False, True])
+@each_value(backend=BACKENDS, expires=[False, True])
 def test_what_is_read_is_a_table_also_without_rows(
     tmp_path: Path, backend: str, expires: bool
 ) -> None:

@@ -288,7 +288,9 @@ def test_records_of_an_unknown_kind_are_refused(tmp_path):
         opened(tmp_path)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(
+    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.stress) for seed in range(2, 6))]
+)
 def test_random_work_equals_the_model_whenever_it_is_killed(tmp_path, seed):
     """A copy of the directory between two calls is what a killed process leaves behind."""
     chance = random.Random(seed)

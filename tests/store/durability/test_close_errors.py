@@ -21,6 +21,7 @@ from lsmstate.process.memory_budget import process_memory
 from lsmstate.rocksdb_backend import store as rocks_store
 from lsmstate.store import StreamSchema
 from support.faults import Faults, faults, in_use
+from support.sampling import each_value
 
 KEY = pa.schema([("k", pa.int64())])
 ROWS = pa.schema([("v", pa.int64())])
@@ -208,8 +209,7 @@ def test_an_lsm_attempt_is_closed_after_an_error(tmp_path, fail_at):
     check_nothing_is_held()
 
 
-@pytest.mark.parametrize("fail_at", range(0, 12, 2))
-@pytest.mark.parametrize("operation", ["append", "sync", "create", "rename"])
+@each_value(times=2, operation=["append", "sync", "create", "rename"], fail_at=range(0, 12, 2))
 def test_an_lsm_store_is_closed_whatever_failed_before(tmp_path, operation, fail_at):
     store = open_store(tmp_path, [STREAM], options=SMALL)
     append(store, -1)

@@ -33,6 +33,7 @@ from lsmstate.spark_integration.stateful_operator import body as stateful_body
 from lsmstate.spark_integration.stateful_operator.frames import FrameSpool
 from support.examples import examples
 from support.faults import Faults, faults
+from support.sampling import each_value
 from support.simulated_spark import NAMES, Attempt, Rows, SimulatedSpark, State, buckets_of, newest
 
 RETAINED = 3
@@ -106,34 +107,29 @@ def failing(
     return lambda: calls >= call
 
 
-STEPS = [
-    pytest.param(FrameSpool, "add", 1, id="spool"),
-    pytest.param(FrameSpool, "in_order", 1, id="order"),
-    pytest.param(attempt, "open_attempt", 1, id="open"),
-    pytest.param(LsmStore, "append", 1, id="append-1"),
-    pytest.param(LsmStore, "append", 3, id="append-3"),
-    pytest.param(WritePath, "flush", 1, id="flush"),
-    pytest.param(RunSet, "add", 1, id="flushed"),
-    pytest.param(Merge, "step", 1, id="merge"),
-    pytest.param(LsmStore, "commit", 1, id="commit"),
-    pytest.param(RunSet, "commit", 1, id="seal"),
-    pytest.param(LsmStore, "_collect", 1, id="collect"),
-    pytest.param(CallMetrics, "result", 1, id="metrics"),
-    pytest.param(LsmStore, "close", 1, id="close"),
-    pytest.param(State, "update", 1, id="pointer"),
-]
+STEPS: dict[str, tuple[Any, str, int]] = {
+    "spool": (FrameSpool, "add", 1),
+    "order": (FrameSpool, "in_order", 1),
+    "open": (attempt, "open_attempt", 1),
+    "append-1": (LsmStore, "append", 1),
+    "append-3": (LsmStore, "append", 3),
+    "flush": (WritePath, "flush", 1),
+    "flushed": (RunSet, "add", 1),
+    "merge": (Merge, "step", 1),
+    "commit": (LsmStore, "commit", 1),
+    "seal": (RunSet, "commit", 1),
+    "collect": (LsmStore, "_collect", 1),
+    "metrics": (CallMetrics, "result", 1),
+    "close": (LsmStore, "close", 1),
+    "pointer": (State, "update", 1),
+}
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize(("owner", "name", "call"), STEPS)
+@each_value(step=STEPS, after=[False, True])
 def test_a_failure_at_any_step_costs_nothing(
-    spark: SimulatedSpark,
-    monkeypatch: pytest.MonkeyPatch,
-    owner: Any,
-    name: str,
-    call: int,
-    after: bool,
+    spark: SimulatedSpark, monkeypatch: pytest.MonkeyPatch, step: str, after: bool
 ) -> None:
+    owner, name, call = STEPS[step]
     for batch_id in range(4):
         spark.batch(rows_of(batch_id))
     # So many rows that the memtable is full in mid-batch; their keys match nothing.

@@ -15,7 +15,7 @@ from lsmstate.lsm.store import LsmStore
 from support.crash_cases import BATCHES, OPTIONS, SCRIPT, STATES, do, found, opened
 from support.faults import Faults, faults
 from support.sample_streams import STREAMS, customers, keys_of
-from support.sampling import some_or_every
+from support.sampling import each_value, some_or_every
 
 
 def run_script(store, crash):
@@ -72,17 +72,20 @@ def test_the_script_itself(tmp_path):
     assert len(STATES[-1]) > 300
 
 
-@pytest.mark.parametrize("crash", [False, True], ids=["closed", "killed"])
-@pytest.mark.parametrize(
-    ("tear", "more"),
-    [(None, 0), (0.5, 0), (1.0, 0), (0.2, 1000)],
-    ids=["fails", "torn", "written but failed", "disk full from then on"],
-)
-@pytest.mark.parametrize("background", [False, True], ids=["", "background"])
+FAILURES = {
+    "fails": (None, 0),
+    "torn": (0.5, 0),
+    "written but failed": (1.0, 0),
+    "disk full from then on": (0.2, 1000),
+}
+
+
+@each_value(failure=FAILURES, background=[False, True], crash=[True, False])
 @some_or_every
 def test_a_standalone_store_keeps_what_it_acknowledged(
-    memory_path, tear, more, crash, background, every
+    memory_path, failure, crash, background, every
 ):
+    tear, more = FAILURES[failure]
     step = 1 if every else (7 if tear is None else 17) * (1 + background)
     # How many operations there are varies with a worker: a merge may be done or given up. So each
     # failure is one operation later than the last, until there is none that late.

@@ -15,6 +15,7 @@ from lsmstate.store import Mutation
 from support.changelog_cases import SMALL, all_ids, killed, logs, opened
 from support.log_crashes import SECTORS, LogTrace, states
 from support.sample_streams import customers, ids, keys_of, scanned
+from support.sampling import each_value
 
 #: Sizes of the rows of each write; a list is one write of several parts.
 WORK = {
@@ -67,9 +68,7 @@ def record_ends(log):
     ]
 
 
-@pytest.mark.parametrize("sector_bytes", SECTORS)
-@pytest.mark.parametrize("sync", ["always", "commit", "never"])
-@pytest.mark.parametrize("work", WORK)
+@each_value(times=2, work=WORK, sync=["always", "commit", "never"], sector_bytes=SECTORS)
 def test_any_sectors_that_were_not_forced(memory_path, sync, work, sector_bytes):
     log, data, moments = traced(memory_path / "store", sync, WORK[work])
     ends = record_ends(log)
@@ -87,8 +86,7 @@ def test_any_sectors_that_were_not_forced(memory_path, sync, work, sector_bytes)
     assert len(seen) > 5
 
 
-@pytest.mark.parametrize("sector_bytes", SECTORS)
-@pytest.mark.parametrize("sync", ["always", "commit"])
+@each_value(sync=["always", "commit"], sector_bytes=SECTORS)
 def test_a_store_goes_on_after_any_of_it(memory_path, sync, sector_bytes):
     log, data, moments = traced(memory_path / "store", sync, WORK["mixed"])
     chance = random.Random(5)

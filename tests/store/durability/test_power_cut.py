@@ -38,7 +38,7 @@ def test_a_power_cut_at_any_operation(memory_path, sync, every):
     chance = Random(7)
     shorter = 0
     # Several times each, as what is left is a matter of chance.
-    cuts = [*range(count.seen)] * 4 if every else range(1, count.seen, 2)
+    cuts = [*range(count.seen)] * 4 if every else range(1, count.seen, 5)
     for cut in cuts:
         disk = Disk(memory_path / f"{cut}", cut_at=cut)
         done = work(memory_path / f"{cut}", disk, sync)

@@ -17,6 +17,7 @@ from lsmstate.options import KIB, MIB, Options
 from lsmstate.store import RangeBounds, StreamSchema
 from lsmstate.tools.export import export
 from lsmstate.tools.restore import restore
+from support.sampling import each_value
 
 KEY = pa.schema([("k", pa.int64())])
 ROWS = pa.schema([("k", pa.int64()), ("text", pa.string())])
@@ -62,9 +63,7 @@ def read_all(store) -> int:
     return sum(piece.num_rows for piece in store.scan("s"))
 
 
-@backends
-@pytest.mark.parametrize("algorithm", ["umjoin", "tree"])
-@pytest.mark.parametrize("is_read", [True, False], ids=["read", "unread"])
+@each_value(backend=BACKENDS, algorithm=["umjoin", "tree"], is_read=[True, False])
 def test_a_temporary_join_leaves_no_open_file(backend, algorithm, is_read):
     before = deleted_files()
     tables = {"a": ROWS, "b": ROWS}
@@ -101,9 +100,7 @@ def test_a_closed_store_leaves_no_open_file(tmp_path, backend):
     shutil.rmtree(tmp_path / "s")
 
 
-@backends
-@pytest.mark.parametrize("is_retracted", [False, True], ids=["rows", "retractions"])
-@pytest.mark.parametrize("reads", ["store", "snapshot"])
+@each_value(backend=BACKENDS, is_retracted=[False, True], reads=["store", "snapshot"])
 def test_reads_that_somebody_holds_leave_no_open_file(tmp_path, backend, is_retracted, reads):
     before = deleted_files()
     store = open_store(tmp_path / "s", [STREAM], backend=backend, options=SMALL)

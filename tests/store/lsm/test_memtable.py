@@ -11,6 +11,7 @@ from lsmstate.cython_ext.iterators.key_lookup import Lookup
 from lsmstate.cython_ext.memtable.memtable import Memtable
 from support.examples import examples
 from support.faults import CODEC, encoded, filled, key_batch, memory, row_batch, stored
+from support.sampling import each_value
 
 RELAXED = settings(max_examples=examples(60), deadline=None, derandomize=True)
 
@@ -118,20 +119,19 @@ BEHIND = b"\xff" * 9
 COMMON = b"a beginning that more keys share than fit into a page, by far: "
 
 
-@pytest.mark.parametrize("order", ["ascending", "descending", "scattered"])
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(lambda i: b"%08d" % i, id="eight bytes"),
-        pytest.param(lambda i: COMMON * (i % 7) + b"%d" % i, id="of several beginnings"),
-        pytest.param(lambda i: b"%d" % (i // 100) + b"\0" * (i % 100), id="zeros at the end"),
-    ],
-)
-def test_trees_of_several_levels(order, name):
+NAMES = {
+    "eight bytes": lambda i: b"%08d" % i,
+    "of several beginnings": lambda i: COMMON * (i % 7) + b"%d" % i,
+    "zeros at the end": lambda i: b"%d" % (i // 100) + b"\0" * (i % 100),
+}
+
+
+@each_value(kind=NAMES, order=["ascending", "descending", "scattered"])
+def test_trees_of_several_levels(kind, order):
     """With pages of 32 keys: three levels, whose pages split at their ends and in the middle."""
     budget, _ = memory()
     table = Memtable(budget, 64 << 20)
-    chance = random.Random(8)
+    chance, name = random.Random(8), NAMES[kind]
     numbers = list(range(6000))
     if order == "descending":
         numbers.reverse()

@@ -11,6 +11,7 @@ from lsmstate.lsm.version_set import RunSet
 from lsmstate.options import MIB, Options
 from lsmstate.process.background_worker import SLICE_BYTES
 from lsmstate.store import StreamSchema
+from support.sampling import each_value
 
 #: Merges are to be done in four memtables, of which 8 MiB are rows; at most 14 runs stand.
 OPTIONS = Options(memtable_bytes=12 * MIB, background=True)
@@ -216,11 +217,12 @@ def append(store: LsmStore, schema: StreamSchema, chance: np.random.Generator, r
     store.append("s", pa.record_batch([column(value)], schema=schema.rows), keys)
 
 
-@pytest.mark.parametrize("merging", ["lazy", "leveled", "tiered"])
-@pytest.mark.parametrize("fanout", [2, 4])
-@pytest.mark.parametrize(("width", "key"), [(4, 8), (400, 8), (4, 1000)])
-def test_appends_pay_for_merges_in_parts(tmp_path, monkeypatch, width, key, fanout, merging):
+@each_value(
+    widths=[(4, 8), (400, 8), (4, 1000)], fanout=[2, 4], merging=["lazy", "leveled", "tiered"]
+)
+def test_appends_pay_for_merges_in_parts(tmp_path, monkeypatch, widths, fanout, merging):
     """Also of small rows, of which fewer fill a memtable than is foretold, and of long keys."""
+    width, key = widths
     steps = Steps(monkeypatch)
     kind = pa.int64() if key == 8 else pa.binary(key)
     schema = stream(width, kind)

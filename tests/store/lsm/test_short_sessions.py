@@ -17,6 +17,7 @@ from lsmstate.lsm.version_set import RunSet
 from lsmstate.opening import open_checkpoint, open_store
 from lsmstate.options import KIB, MIB, Options
 from lsmstate.store import StreamSchema
+from support.sampling import each_value
 
 KEY = pa.schema([("k", pa.int64())])
 ROWS = pa.schema([("k", pa.int64()), ("text", pa.string())])
@@ -43,8 +44,7 @@ def check_kept(directory: Path, options: Options, sessions: int = SESSIONS) -> N
         store.check()
 
 
-@pytest.mark.parametrize("background", [True, False], ids=["worker", "no worker"])
-@pytest.mark.parametrize("sync", ["always", "commit", "never"])
+@each_value(sync=["always", "commit", "never"], background=[True, False])
 def test_sessions_that_commit_one_row_leave_few_runs(tmp_path, sync, background):
     options = Options(memory_bytes=5 * MIB, sync=sync, background=background)
     for session in range(SESSIONS):
@@ -57,7 +57,9 @@ def test_sessions_that_commit_one_row_leave_few_runs(tmp_path, sync, background)
     check_kept(tmp_path, options)
 
 
-@pytest.mark.parametrize("sync", ["always", "commit", "never"])
+@pytest.mark.parametrize(
+    "sync", ["always", *(pytest.param(s, marks=pytest.mark.stress) for s in ("commit", "never"))]
+)
 def test_sessions_that_do_not_commit_leave_few_runs_and_logs(tmp_path, sync):
     options = Options(memory_bytes=5 * MIB, sync=sync)
     for session in range(SESSIONS):
@@ -69,8 +71,7 @@ def test_sessions_that_do_not_commit_leave_few_runs_and_logs(tmp_path, sync):
     check_kept(tmp_path, options)
 
 
-@pytest.mark.parametrize("merging", ["lazy", "leveled", "tiered"])
-@pytest.mark.parametrize("most", [2, 32])
+@each_value(merging=["lazy", "leveled", "tiered"], most=[2, 32])
 def test_every_strategy_and_limit_holds(tmp_path, merging, most):
     options = Options(memory_bytes=5 * MIB, merging=merging, max_runs=most, fanout=2 + most // 4)
     for session in range(SESSIONS):
@@ -105,7 +106,9 @@ def test_a_store_with_too_many_runs_works_its_way_down(tmp_path, monkeypatch):
         assert len(store.get("a", 41)) == 0
 
 
-@pytest.mark.parametrize("merging", ["lazy", "leveled", "tiered"])
+@pytest.mark.parametrize(
+    "merging", ["lazy", *(pytest.param(m, marks=pytest.mark.stress) for m in ("leveled", "tiered"))]
+)
 def test_a_store_that_is_opened_with_a_smaller_limit_holds_it(tmp_path, merging):
     large = Options(memory_bytes=8 * MIB, max_runs=32, fanout=16, merging=merging)
     small = Options(memory_bytes=5 * MIB, max_runs=2, fanout=2, merging=merging)
@@ -127,8 +130,7 @@ def test_a_store_that_is_opened_with_a_smaller_limit_holds_it(tmp_path, merging)
         store.check()
 
 
-@pytest.mark.parametrize("backend", ["rocksdb", "memory"])
-@pytest.mark.parametrize("commits", [True, False])
+@each_value(backend=["rocksdb", "memory"], commits=[True, False])
 def test_the_other_backends_leave_few_files(tmp_path, backend, commits):
     sessions = 2 * SESSIONS
     for session in range(sessions):

@@ -22,16 +22,15 @@ from lsmstate.lsm.store import LsmStore
 from lsmstate.options import KIB, MIB, Options
 from lsmstate.process.memory_budget import process_memory
 from lsmstate.store import StreamSchema
+from support.sampling import each_value
 
 BINARY = StreamSchema("s", pa.schema([("k", pa.int64())]), pa.schema([("t", pa.binary())]))
 
 
-@pytest.mark.parametrize("background", [False, True])
-@pytest.mark.parametrize(
-    ("cap", "part", "count"), [(16, 4, 14), (16, 6, 20), (5, 8, 60), (6, 20, 90)]
-)
-def test_rows_of_a_part_of_the_cap_are_stored_within_it(tmp_path, background, cap, part, count):
+@each_value(sizes=[(16, 4, 14), (16, 6, 20), (5, 8, 60), (6, 20, 90)], background=[False, True])
+def test_rows_of_a_part_of_the_cap_are_stored_within_it(tmp_path, sizes, background):
     """However many, by the memtable, frames and what flushes and resting merges hold of them."""
+    cap, part, count = sizes
     options = Options(memory_bytes=cap * MIB, background=background, sync="never")
     chance = random.Random(5)
     size = cap * MIB // part - 100
@@ -43,9 +42,7 @@ def test_rows_of_a_part_of_the_cap_are_stored_within_it(tmp_path, background, ca
         assert sum(piece.num_rows for piece in store.scan("s", 1)) == count
 
 
-@pytest.mark.parametrize("background", [False, True])
-@pytest.mark.parametrize("flushed", [False, True])
-@pytest.mark.parametrize("cap", [6 * MIB, 8 * MIB])
+@each_value(times=2, cap=[6 * MIB, 8 * MIB], flushed=[False, True], background=[False, True])
 def test_rows_of_a_quarter_of_the_cap_are_read_where_some_were_retracted(
     tmp_path, cap, flushed, background
 ):
@@ -193,7 +190,10 @@ class Worker:
 @pytest.mark.parametrize(
     "operations", [60, pytest.param(1500, marks=[pytest.mark.stress, pytest.mark.timeout(3600)])]
 )
-@pytest.mark.parametrize(("stores", "cap"), [(2, 8), (4, 16), (8, 14)])
+@pytest.mark.parametrize(
+    ("stores", "cap"),
+    [(4, 16), *(pytest.param(*each, marks=pytest.mark.stress) for each in ((2, 8), (8, 14)))],
+)
 def test_threads_with_rows_up_to_a_quarter_of_a_small_cap_share_it(
     tmp_path, stores, cap, operations
 ):

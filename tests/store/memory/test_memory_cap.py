@@ -20,6 +20,7 @@ from lsmstate.process.memory_budget import process_memory
 from lsmstate.store import StreamSchema
 from support.paths import ROOT, TESTS
 from support.sample_streams import CUSTOMERS, KEY, STREAMS, customers, fetched, keys_of, scanned
+from support.sampling import each_value
 
 RESIDENT_CHILD = """
 import sys
@@ -92,8 +93,7 @@ def begin_empty():
     assert memory.budget.firm_bytes == usage["tables"]
 
 
-@pytest.mark.parametrize("cap", [5 * MIB, 16 * MIB])
-@pytest.mark.parametrize("kind", ["random keys", "one hot key", "wide rows"])
+@each_value(kind=["random keys", "one hot key", "wide rows"], cap=[5 * MIB, 16 * MIB])
 def test_the_peak_stays_below_the_cap(tmp_path, cap, kind):
     chance = random.Random(4)
     width = 20_000 if kind == "wide rows" else 100
@@ -263,14 +263,12 @@ def test_a_row_over_a_quarter_of_the_cap_is_refused_and_its_batch_with_it(tmp_pa
         assert store.stats().peak_memory_bytes <= 5 * MIB
 
 
-@pytest.mark.parametrize("encoded", [False, True])
-@pytest.mark.parametrize(
-    "rows",
-    [
+@each_value(
+    rows=[
         pa.RecordBatch.from_arrays([pa.array(np.zeros(400_000, np.int8))], ["v"]),
         pa.RecordBatch.from_struct_array(pa.array([{}] * 400_000, pa.struct([]))),
     ],
-    ids=["a byte each", "no column"],
+    encoded=[False, True],
 )
 def test_narrow_rows_are_written_in_parts_by_what_they_take_inside(tmp_path, rows, encoded):
     """Some bytes in Arrow, and several times as many with key, places and hash."""
@@ -346,7 +344,14 @@ def test_flushes_and_merges_find_room_where_all_else_is_taken(tmp_path, retracti
         assert len(scanned(store, "customers")) == 5 * len(numbers[1::2] if retracting else numbers)
 
 
-@pytest.mark.parametrize(("stores", "cap"), [(1, 5), (4, 8), (8, 12), (8, 16)])
+@pytest.mark.parametrize(
+    ("stores", "cap"),
+    [
+        (1, 5),
+        (8, 12),
+        *(pytest.param(*each, marks=pytest.mark.stress) for each in ((4, 8), (8, 16))),
+    ],
+)
 def test_rows_of_a_quarter_of_the_cap_however_many_stores(tmp_path, stores, cap):
     with ExitStack() as stack:
         opened_stores = [
@@ -378,7 +383,7 @@ def test_writers_go_on_beside_reads_that_hold_half_of_the_cap(tmp_path, stores, 
         assert [len(scanned(store, "customers")) for store in opened_stores] == [3000] * stores
 
 
-@pytest.mark.parametrize("background", [False, True])
+@pytest.mark.parametrize("background", [pytest.param(False, marks=pytest.mark.stress), True])
 def test_writers_in_threads_of_their_own_share_the_least_cap(tmp_path, background):
     """Each with a store of its own, whose memtables the others have flushed when they need room."""
     stores, rounds = 4, 25

@@ -33,7 +33,14 @@ def grown(scenario, cap, scale):
 
 
 @pytest.mark.parametrize(
-    "scenario", ["one_hot_key", "random_keys", "many_streams", "many_stores", "long_readers"]
+    "scenario",
+    [
+        *("random_keys", "long_readers"),
+        *(
+            pytest.param(scenario, marks=pytest.mark.stress)
+            for scenario in ("one_hot_key", "many_streams", "many_stores")
+        ),
+    ],
 )
 def test_a_state_of_twice_the_cap(scenario):
     growth, outcome = grown(scenario, "16m", 0.08)

@@ -6,7 +6,6 @@ from contextlib import suppress
 from threading import Thread
 
 import pyarrow as pa
-import pytest
 
 from lsmstate.errors import MemoryLimitError
 from lsmstate.lsm.store import LsmStore
@@ -14,6 +13,7 @@ from lsmstate.lsm.write_path import WritePath
 from lsmstate.options import KIB, MIB, Options
 from lsmstate.process.memory_budget import process_memory
 from lsmstate.store import StreamSchema
+from support.sampling import each_value
 
 STREAM = StreamSchema("s", pa.schema([("k", pa.int64())]), pa.schema([("t", pa.binary())]))
 CAP = 6 * MIB
@@ -44,11 +44,9 @@ def content(store):
     )
 
 
-@pytest.mark.parametrize("background", [False, True])
-@pytest.mark.parametrize(("rows", "readers"), [(1, 0), (1, 1), (3, 1), (1, 2), (3, 8)])
-def test_a_refused_append_changes_nothing_and_the_store_goes_on(
-    tmp_path, background, rows, readers
-):
+@each_value(sizes=[(1, 0), (1, 1), (3, 1), (1, 2), (3, 8)], background=[False, True])
+def test_a_refused_append_changes_nothing_and_the_store_goes_on(tmp_path, sizes, background):
+    rows, readers = sizes
     refused = 0
     for seed in range(3):
         chance = random.Random(seed)
