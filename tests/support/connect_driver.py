@@ -1,6 +1,8 @@
 """A client of Spark Connect, in a process without a JVM: what the join answers it, as JSON.
 
-python connect_driver.py HOME URL      (streams ``a`` and ``b`` lie in HOME/a and HOME/b)
+python connect_driver.py HOME URL PART      (streams ``a`` and ``b`` lie in HOME/a and HOME/b)
+
+PART is ``joins``, or ``others``: modes, functions of the user's and SQL.
 """
 
 import json
@@ -60,10 +62,17 @@ class Client:
         )
         run_to_end(result, self.home / "stateful-checkpoint", self.home / "stateful-out")
 
-    def run_sql(self) -> None:
-        """Joins in SQL, which Spark runs: Connect shows no plans."""
+    def add_rows(self) -> None:
+        for stream in self.streams.values():
+            stream.add(pa.table({"k": pa.array([1, 7], pa.int64())}))
+
+    def name_streams(self) -> None:
         for name, stream in self.streams.items():
             stream.read(self.spark, files_per_batch=9).createOrReplaceTempView(name)
+
+    def run_sql(self) -> None:
+        """Joins in SQL, which Spark runs: Connect shows no plans."""
+        self.name_streams()
         query = streaming_sql(self.spark, SQL)
         self.seen["note of sql"] = query.note
         self.seen["note of a frame"] = to_multiway(self.spark.sql(SQL)).note
@@ -81,8 +90,14 @@ class Client:
             self.seen[step] = f"{type(error).__name__}: {error}"
 
 
-def main(home: Path, url: str) -> None:
+def main(home: Path, url: str, part: str) -> None:
     client = Client(home, url)
+    {"joins": run_joins, "others": run_others}[part](client)
+    print(json.dumps(client.seen))
+    client.spark.stop()
+
+
+def run_joins(client: Client) -> None:
     spark, note = client.spark, client.note
     note("no state_dir", lambda: client.joined(state=None))
     note("own column", lambda: client.joined().select(client.streams["a"].read(spark)["k"]).schema)
@@ -90,13 +105,18 @@ def main(home: Path, url: str) -> None:
     note("used twice", client.writer(twice, "checkpoint-twice").start)
 
     note("first run", lambda: client.run("checkpoint"))
-    for stream in client.streams.values():
-        stream.add(pa.table({"k": pa.array([1, 7], pa.int64())}))
+    client.add_rows()
     note("another join", lambda: client.run("checkpoint", on=["k", "day"]))
     note("another query", lambda: client.run("checkpoint-of-another"))
     note("lost state", lambda: client.run("checkpoint", state="nowhere"))
     note("second run", lambda: client.run("checkpoint"))
+    client.name_streams()
+    note("strict sql", lambda: streaming_sql(spark, SQL, strict=True))
 
+
+def run_others(client: Client) -> None:
+    spark, note, home = client.spark, client.note, client.home
+    client.add_rows()
     flush = "spark.sql.execution.arrow.maxRecordsPerBatch"
     spark.conf.set(flush, "0")
     note("results without bound", lambda: client.run("checkpoint-0", state="state-0"))
@@ -110,11 +130,8 @@ def main(home: Path, url: str) -> None:
     note("right mode", lambda: client.run("checkpoint-of-modes", state="state-of-modes"))
     note("stateful", client.run_stateful)
     note("sql", client.run_sql)
-    note("strict sql", lambda: streaming_sql(spark, SQL, strict=True))
     note("staged sql", lambda: streaming_sql(spark, SQL).staged(str(home / "staged")))
-    print(json.dumps(client.seen))
-    spark.stop()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -79,6 +79,7 @@ def test_a_stream_that_never_speaks_and_more_buckets_than_partitions(
     assert [tuple(row) for row in collected(everyone, tmp_path / "first")] == [(2, 2, 2)]
 
 
+@pytest.mark.stress
 def test_a_row_too_large_for_the_cap_is_an_error_that_says_so(spark: Any, tmp_path: Path) -> None:
     big = spark.sql("SELECT 1 AS k, repeat('x', 8000000) AS text")
     streams = {"a": stream_of(spark, big, tmp_path / "big"), **{"b": pair(spark, tmp_path)["b"]}}

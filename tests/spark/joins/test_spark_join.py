@@ -186,6 +186,7 @@ def test_floating_keys_compare_as_sparks_do(spark: Any, tmp_path: Path) -> None:
     assert sorted((row.n, row.m) for row in got) == [(1, 1), (2, 2), (3, 3)]
 
 
+@pytest.mark.stress
 def test_keys_of_every_type_and_casts_between_them(spark: Any, tmp_path: Path) -> None:
     """One row on each side matches, for every pair of types a key may have."""
     pairs = {

@@ -40,7 +40,16 @@ class Session(NamedTuple):
 
 @pytest.fixture(scope="module")
 def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
-    home = tmp_path_factory.mktemp("connect")
+    return session_of("joins", tmp_path_factory.mktemp("connect"))
+
+
+@pytest.fixture(scope="module")
+def others(tmp_path_factory: pytest.TempPathFactory) -> Session:
+    """With a server of its own: other modes, functions of the user's, SQL."""
+    return session_of("others", tmp_path_factory.mktemp("connect"))
+
+
+def session_of(part: str, home: Path) -> Session:
     for name in "ab":
         FileStream(home / name, SCHEMA).add(
             pa.concat_tables([rows(range(20)), rows(range(10, 30))])
@@ -48,7 +57,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
     with connect_server(home) as url:
         driver = str(SUPPORT / "connect_driver.py")
         client = subprocess.run(
-            [sys.executable, driver, str(home), url],
+            [sys.executable, driver, str(home), url, part],
             env=environment(),
             capture_output=True,
             text=True,
@@ -86,6 +95,8 @@ def connect_server(home: Path) -> Iterator[str]:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "1g",
         "spark.local.dir": home / "local",
+        # As conftest has it: a worker is a fork, and imports nothing anew.
+        "spark.python.daemon.module": "lsmstate.spark_integration.daemon",
         "spark.sql.shuffle.partitions": PARTITIONS,
         "spark.sql.streaming.pollingDelay": "10ms",
         "spark.ui.enabled": "false",
@@ -126,31 +137,45 @@ def wait_for(port: int, server: "subprocess.Popen[bytes]", log: Path) -> None:
 
 def test_the_result_is_right_over_a_restart(session: Session) -> None:
     assert session.seen["first run"] == session.seen["second run"] == "no error"
-    a, b = (f"read_parquet('{session.home}/{name}/*', union_by_name=true)" for name in "ab")
+    assert_joined(session.home, "checkpoint-out")
+
+
+def assert_joined(home: Path, out: str) -> None:
+    a, b = files_of(home)
     query = (
         "SELECT a.k AS a_k, a.day AS a_day, a.price AS a_price, b.k AS b_k, b.day AS b_day, "
         f"b.price AS b_price FROM {a} a JOIN {b} b USING (k)"
     )
-    assert_same_rows(query, committed(session.home / "checkpoint-out"), at_least=55)
-    assert session.seen["right mode"] == "no error"
-    assert_same_rows(query, committed(session.home / "checkpoint-of-modes-out"), at_least=55)
+    assert_same_rows(query, committed(home / out), at_least=55)
 
 
-def test_a_function_of_the_clients_own(session: Session) -> None:
-    assert session.seen["stateful"] == "no error"
-    a, b = (f"read_parquet('{session.home}/{name}/*', union_by_name=true)" for name in "ab")
+def files_of(home: Path) -> list[str]:
+    return [f"read_parquet('{home}/{name}/*', union_by_name=true)" for name in "ab"]
+
+
+@pytest.mark.stress
+def test_the_result_is_right_in_the_right_mode_after_wrong_ones(others: Session) -> None:
+    assert others.seen["right mode"] == "no error"
+    assert_joined(others.home, "checkpoint-of-modes-out")
+
+
+@pytest.mark.stress
+def test_a_function_of_the_clients_own(others: Session) -> None:
+    assert others.seen["stateful"] == "no error"
+    a, b = files_of(others.home)
     keys = f"SELECT k FROM {a} UNION ALL SELECT k FROM {b}"
-    assert_same_rows(keys, committed(session.home / "stateful-out"), at_least=84)
+    assert_same_rows(keys, committed(others.home / "stateful-out"), at_least=84)
 
 
-def test_sql_runs_as_spark_runs_it(session: Session) -> None:
-    assert session.seen["sql"] == "no error"
+@pytest.mark.stress
+def test_sql_runs_as_spark_runs_it(others: Session) -> None:
+    assert others.seen["sql"] == "no error"
     for note in ("note of sql", "note of a frame"):
-        assert "Spark Connect does not expose query plans" in session.seen[note]
-        assert "multiway_join(" in session.seen[note]
-    a, b = (f"read_parquet('{session.home}/{name}/*', union_by_name=true)" for name in "ab")
+        assert "Spark Connect does not expose query plans" in others.seen[note]
+        assert "multiway_join(" in others.seen[note]
+    a, b = files_of(others.home)
     expected = SQL.replace("FROM a JOIN b", f"FROM {a} a JOIN {b} b")
-    assert_same_rows(expected, committed(session.home / "sql-out"), at_least=30)
+    assert_same_rows(expected, committed(others.home / "sql-out"), at_least=30)
 
 
 def test_buckets_are_spread_over_the_servers_partitions(session: Session) -> None:
@@ -166,17 +191,28 @@ def test_buckets_are_spread_over_the_servers_partitions(session: Session) -> Non
             ["InvalidArgumentError", "Spark Connect", "multiway_join(..., state=State("],
         ),
         ("strict sql", ["InvalidArgumentError", "strict=True", "multiway_join("]),
-        ("staged sql", ["InvalidArgumentError", "staged mode"]),
         ("own column", ["AnalysisException", "CANNOT_RESOLVE_DATAFRAME_COLUMN"]),
         ("used twice", ["AnalysisException", "multiway_join_may_stand_once_in_a_query"]),
         ("another join", ["InvalidArgumentError", "condition = a.k = b.k", "a.day = b.day"]),
         ("another query", ["StreamingQueryException", "give each query a state_dir of its own"]),
         ("lost state", ["StreamingQueryException", "its state is not in", "/nowhere"]),
-        ("results without bound", ["maxRecordsPerBatch=0", "set it to 10000"]),
-        ("async progress tracking", ["StreamingQueryException", "async progress tracking"]),
-        ("real-time mode", ["STREAMING_REAL_TIME_MODE"]),
     ],
 )
 def test_what_cannot_work_is_refused(session: Session, step: str, words: list[str]) -> None:
     for word in words:
         assert word in session.seen[step]
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize(
+    ("step", "words"),
+    [
+        ("results without bound", ["maxRecordsPerBatch=0", "set it to 10000"]),
+        ("async progress tracking", ["StreamingQueryException", "async progress tracking"]),
+        ("real-time mode", ["STREAMING_REAL_TIME_MODE"]),
+        ("staged sql", ["InvalidArgumentError", "staged mode"]),
+    ],
+)
+def test_modes_that_cannot_work_are_refused(others: Session, step: str, words: list[str]) -> None:
+    for word in words:
+        assert word in others.seen[step]

@@ -112,13 +112,19 @@ def test_every_start_may_have_other_options(query: Query) -> None:
 
 
 def test_set_back_to_an_older_batch(query: Query) -> None:
-    """The second time the files come in one batch; then more arrive, and it is set back again."""
+    """The second time the files come in one batch."""
     query.start(query.join())
     assert sorted(query.batches) == list(range(FILES))
     query.set_back_to(1)
     query.start(query.join())
     assert sorted(query.batches) == [0, 1, 2]
     query.check()
+
+
+@pytest.mark.stress
+def test_set_back_twice(query: Query) -> None:
+    """Between, more files arrive."""
+    test_set_back_to_an_older_batch(query)
     for name, stream in query.streams.items():
         rows = {f"{name}_k": pa.array(range(10), pa.int64()), f"{name}_text": [name] * 10}
         stream.add(pa.table(rows))
@@ -199,7 +205,7 @@ def test_two_actions_on_every_batch_and_restarts_in_between(query: Query) -> Non
     "test",
     [
         test_two_actions_on_every_batch_and_restarts_in_between,
-        test_set_back_to_an_older_batch,
+        test_set_back_twice,
         test_a_batch_read_in_part_is_the_end_until_it_is_set_back,
     ],
 )

@@ -122,6 +122,7 @@ def test_rescaled_in_s3_by_the_command_line(
     assert not [name for name in names if name.startswith("rescale-")]
 
 
+@pytest.mark.stress
 def test_what_hadoop_is_told_is_enough(
     spark: Any, tmp_path: Path, server: str, streams: dict[str, FileStream]
 ) -> None:

@@ -168,7 +168,7 @@ def in_child(work: Callable[[], Any]) -> int:
 
 
 #: In `make test` a rescale is killed at every so-manyth of its file operations.
-SAMPLE = 4
+SAMPLE = 9
 
 
 def killed_at(number: int) -> Callable[[str, str, int, int], int | None]:
@@ -232,6 +232,7 @@ def starts_with(root: str) -> int | None:
     return None
 
 
+@pytest.mark.stress
 def test_taken_back_and_killed_at_any_file_operation_it_goes_on(
     query: Query, memory_path: Path
 ) -> None:
@@ -259,6 +260,7 @@ def test_taken_back_and_killed_at_any_file_operation_it_goes_on(
     assert set(seen) == {3, None, 2}
 
 
+@pytest.mark.stress
 def test_settings_that_are_damaged_later_are_taken_back(query: Query) -> None:
     query.run(1, buckets=2)
     rescale(str(query.checkpoint), 3)

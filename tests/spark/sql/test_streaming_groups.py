@@ -132,7 +132,13 @@ def test_columns_of_a_union_keep_their_comments(spark: Any):
     assert query.schema["seg"].metadata == {"comment": "market"}
 
 
-@pytest.mark.parametrize("calls", [("after(price)", "true"), ("price", "after(price + qty) > 3")])
+@pytest.mark.parametrize(
+    "calls",
+    [
+        ("after(price)", "true"),
+        pytest.param(("price", "after(price + qty) > 3"), marks=pytest.mark.stress),
+    ],
+)
 def test_functions_in_python_see_no_rows_of_other_joins(spark: Any, calls: tuple[str, str]):
     """Spark evaluates them for all rows, whatever IF they stand in: such joins are not united."""
     spark.udf.register("after", lambda number: number + 1, "int")

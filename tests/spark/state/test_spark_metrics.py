@@ -45,7 +45,7 @@ def test_fan_out_by_hand() -> None:
     assert [least_rows(place) for place in range(6)] == [0, 1, 2, 4, 8, 16]
 
 
-@pytest.mark.parametrize("backend", ["lsm", "memory"])
+@pytest.mark.parametrize("backend", ["lsm", pytest.param("memory", marks=pytest.mark.stress)])
 def test_a_bucket_is_handed_over_when_another_process_served_it(
     tmp_path: Path, backend: str
 ) -> None:

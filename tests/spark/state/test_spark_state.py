@@ -115,7 +115,10 @@ def read(spark: Any, checkpoint: Path, **options: object) -> Any:
     return spark.read.format("lsmstate").options(**options).load(str(checkpoint))
 
 
-@pytest.mark.parametrize("batch", range(FIRST))
+@pytest.mark.parametrize(
+    "batch",
+    [1, *(pytest.param(batch, marks=pytest.mark.stress) for batch in range(FIRST) if batch != 1)],
+)
 def test_rows_as_of_each_batch(home: Path, batch: int) -> None:
     state = QueryState.open(str(home / "early"), batch)
     for name, table in (("l", left), ("r", right)):
@@ -125,15 +128,20 @@ def test_rows_as_of_each_batch(home: Path, batch: int) -> None:
         assert found == arrived(table, batch)
 
 
-def test_a_data_frame_as_of_an_early_batch_and_the_newest(spark: Any, home: Path) -> None:
+@pytest.mark.parametrize(
+    ("options", "batch"),
+    [({"batchId": 1}, 1), pytest.param({}, FIRST - 1, marks=pytest.mark.stress)],
+)
+def test_a_data_frame_as_of_an_early_batch_and_the_newest(
+    spark: Any, home: Path, options: dict[str, int], batch: int
+) -> None:
     register(spark)
     register(spark)
     spark.conf.set("spark.sql.session.timeZone", "UTC")
-    for options, batch in (({"batchId": 1}, 1), ({}, FIRST - 1)):
-        frame = read(spark, home / "early", stream="l", **options)
-        assert frame.schema == spark.createDataFrame([], LEFT_DDL).schema
-        rows = frame.toArrow().to_pylist()
-        assert Counter(map(frozen, rows)) == arrived(left, batch)
+    frame = read(spark, home / "early", stream="l", **options)
+    assert frame.schema == spark.createDataFrame([], LEFT_DDL).schema
+    rows = frame.toArrow().to_pylist()
+    assert Counter(map(frozen, rows)) == arrived(left, batch)
     spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
     assert frame.rdd.getNumPartitions() == 3
 
@@ -186,6 +194,7 @@ def test_options_that_are_wrong(home: Path, options: dict[str, str], words: str)
         StateDataSource({"path": str(home / "early"), **options}).schema()
 
 
+@pytest.mark.stress
 def test_spark_shows_what_is_wrong(spark: Any, home: Path) -> None:
     register(spark)
     with pytest.raises(AnalysisException, match=r"batch 9 is not retained: .* batches 0 to 2"):
