@@ -56,7 +56,7 @@ PARTS = {
     "rows and keys to Arrow": r"^(row_(decode|builder|planes)|key_decode|buffer_pool|gather"
     r"|restore) ",
     "kernels of joins": r"^((byte_|pair_)?tiles|exact|edit_keys|attribute_values|document_index"
-    r"|posting_lists|fp_tree|shape_index|json_reader|ranked_rows) ",
+    r"|posting_lists|fp_tree|shape_index|json_reader|slab_pairs) ",
     "copying and comparing (libc)": r"^libc.* \w*(mem(cpy|move|set|cmp)|strncmp)",
     "allocating (libc)": r"^libc.* \w*(alloc|free|consolidate|unlink_chunk|trim)",
     "Arrow": r"^(libarrow|lib )",

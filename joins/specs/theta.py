@@ -405,7 +405,7 @@ def _bounded(found: Sequence[Restriction]) -> tuple[Range | None, Range | None]:
     for low in ranges:
         for high in ranges:
             is_interval = low.upper and high.lower and low.part.type == high.part.type
-            if is_interval and _has_lengths(low.part.type) and not low.takes_nan:
+            if is_interval and has_lengths(low.part.type) and not low.takes_nan:
                 return low, high
     return (ranges[0], None) if ranges else (None, None)
 
@@ -424,10 +424,11 @@ def _second(found: Sequence[Restriction], low: Range | None) -> Range | None:
 
 def _is_ordered(second: Range) -> bool:
     """Whether NumPy orders its values as conditions do."""
-    return _has_lengths(second.part.type) and all(each.is_exact for each in second.restrictions)
+    return has_lengths(second.part.type) and all(each.is_exact for each in second.restrictions)
 
 
-def _has_lengths(kind: pa.DataType) -> bool:
+def has_lengths(kind: pa.DataType) -> bool:
+    """Whether there is a length between two values, which NumPy orders as conditions do."""
     return pa.types.is_timestamp(kind) or any(is_one(kind) for is_one in _LENGTHS)
 
 

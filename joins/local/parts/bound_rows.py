@@ -126,6 +126,8 @@ def coalesced(pieces: Iterator[pa.RecordBatch], piece_bytes: int) -> Iterator[pa
 
 
 def _together(pieces: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    if len(pieces) == 1:
+        return pieces  # Arrow would copy it
     try:
         return [pa.concat_batches(pieces)]
     except pa.ArrowInvalid:  # too many values for a dictionary; schemas are the same

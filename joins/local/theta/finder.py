@@ -9,9 +9,11 @@ import pyarrow as pa
 
 from lsmstate.joins.conditions.columns import Column
 from lsmstate.joins.conditions.evaluate import Values
+from lsmstate.joins.conditions.predicate import Expression
 from lsmstate.joins.local.parts.bound_rows import BoundRows
 from lsmstate.joins.local.parts.row_picks import Numbers
 from lsmstate.joins.local.theta.dense_ranges import DenseRanges, Matches
+from lsmstate.joins.local.theta.kept_rows import KeptRows
 from lsmstate.joins.local.theta.slabs import SecondRange
 from lsmstate.joins.local.theta.step_ranges import StepRanges, most_ranges
 from lsmstate.joins.local.theta.stored_rows import Mask, StoredRows
@@ -34,6 +36,8 @@ class Piece(NamedTuple):
     rows: pa.RecordBatch
     pairs: Iterator[tuple[Numbers, Numbers]]
     """Places of combinations, and beside each a row that it may match, in blocks."""
+    answered: frozenset[Expression] = frozenset()
+    """Conditions that hold for all of them, beside those that the index answers."""
 
 
 class Finder:
@@ -45,15 +49,14 @@ class Finder:
         store: MultimapStore,
         stored: StoredRows,
         piece_bytes: int,
-        *,
-        is_append_only: bool = False,
+        kept: KeptRows | None = None,
     ) -> None:
-        """``is_append_only``: whether no row is ever taken back. Then a scan is cheap."""
+        """``kept``: rows that are in memory too. Given if none is ever taken back: scans are cheap."""
         self._spec = spec
         self._store = store
         self._stored = stored
         self._piece_bytes = piece_bytes
-        self._is_append_only = is_append_only
+        self._kept = kept
         self._most_ranges = most_ranges(store)
         #: Combinations that indexes have picked so far.
         self.candidates = 0
@@ -61,10 +64,12 @@ class Finder:
     def extended(self, found: Combinations, step: Step) -> Iterator[dict[str, BoundRows]]:
         """The combinations with the rows of one more stream, in blocks."""
         for piece in self.pieces(found, step):
-            sizes = row_sizes(piece.rows)
+            sizes: Numbers | None = None
             for lefts, rights in piece.pairs:
+                if sizes is None:
+                    sizes = row_sizes(piece.rows)
                 grown = {**taken(found, lefts), step.target: BoundRows(piece.rows, sizes, rights)}
-                kept = self._matching(grown, step)
+                kept = self._matching(grown, step, piece.answered)
                 if len(kept):
                     yield grown if len(kept) == len(lefts) else taken(grown, kept)
 
@@ -81,7 +86,7 @@ class Finder:
                 if not is_open.all():
                     lefts, rights = lefts[is_open], rights[is_open]
                 pairs = {**taken(found, lefts), step.target: BoundRows(piece.rows, sizes, rights)}
-                is_matched[rights[self._matching(pairs, step)]] = True
+                is_matched[rights[self._matching(pairs, step, piece.answered)]] = True
             yield piece.rows, is_matched
 
     def have_partners(self, stream: str, rows: pa.RecordBatch) -> Mask:
@@ -118,7 +123,7 @@ class Finder:
                 if not is_open.all():
                     lefts, rights = lefts[is_open], rights[is_open]
                 pairs = {**taken(found, lefts), step.target: BoundRows(piece.rows, sizes, rights)}
-                has_partner[lefts[self._matching(pairs, step)]] = True
+                has_partner[lefts[self._matching(pairs, step, piece.answered)]] = True
             if has_partner.all():
                 return
 
@@ -131,9 +136,13 @@ class Finder:
         if step.kind == "scan":
             yield from self._scanned(found, step)
             return
+        count = size_of(found)
+        second: SecondRange | None = None
+        if step.second is not None and not is_first:
+            second = SecondRange(step.second, values_of(found), count)
         lengths = self._stored.lengths_of(step.index) if step.kind == "interval" else ()
         may_be_dense = (
-            self._is_append_only
+            self._kept is not None
             and not is_first
             and self._store.streams[step.index.name].expiry is None
         )
@@ -144,18 +153,37 @@ class Finder:
             may_be_dense=may_be_dense,
             may_repeat=may_repeat,
         )
-        count = size_of(found)
-        second: SecondRange | None = None
-        if step.second is not None and not is_first:
-            second = SecondRange(step.second, values_of(found), count)
+        is_first_range = True
         for bounds, owners in ranges.of(values_of(found), count):
+            # Dense ranges come first. What is kept answers all of them, or none.
+            if is_first_range and second is not None and isinstance(bounds, DenseRanges):
+                kept = self._kept_pieces(found, step, second)
+                if kept is not None:
+                    yield from kept
+                    return
+            is_first_range = False
             for rows, at, first, stop in self._matches(step.index, bounds, is_first=is_first):
-                pairs = (
-                    stretches(owners[at], first, stop)
-                    if second is None
-                    else second.pairs(rows, owners[at], first, stop)
-                )
-                yield Piece(rows, pairs)
+                if second is None:
+                    yield Piece(rows, stretches(owners[at], first, stop))
+                    continue
+                assert step.second is not None
+                if self._kept is not None and isinstance(bounds, DenseRanges):
+                    self._kept.note_read(step, rows.num_rows)
+                pairs, is_answered = second.pairs(rows, owners[at], first, stop)
+                yield Piece(rows, pairs, step.second.answered if is_answered else frozenset())
+
+    def _kept_pieces(
+        self, found: Combinations, step: Step, second: SecondRange
+    ) -> Iterator[Piece] | None:
+        """The same of all rows of the index, which are in memory; None if they are not."""
+        chunks = None if self._kept is None else self._kept.chunks(step)
+        if chunks is None:
+            return None
+        assert step.low is not None
+        assert step.second is not None
+        asked = second.beside(step.low, values_of(found), size_of(found))
+        answered = step.second.answered
+        return (Piece(each.rows, asked.pairs(each.slabs), answered) for each in chunks)
 
     def _matches(
         self, index: ThetaIndex, bounds: RangeBounds | DenseRanges, *, is_first: bool
@@ -178,13 +206,17 @@ class Finder:
                 pairs = stretches(every, np.zeros_like(every), stop)
             yield Piece(rows, pairs)
 
-    def _matching(self, pairs: Combinations, step: Step) -> Numbers:
+    def _matching(
+        self, pairs: Combinations, step: Step, answered: frozenset[Expression]
+    ) -> Numbers:
         """Which combinations all conditions hold for; later ones judge what earlier ones keep."""
         self.candidates += size_of(pairs)
         kept = np.arange(size_of(pairs), dtype=np.int64)
         for condition in step.checks:
             if not len(kept):
                 break
+            if condition.predicate in answered:
+                continue
             holds = condition.holds(values_of(pairs))
             if not holds.all():
                 places = np.flatnonzero(holds)

@@ -52,4 +52,7 @@ def plain(values: pa.Array) -> npt.NDArray[Any]:
         return np.asarray(values.to_numpy(zero_copy_only=False), np.float64)
     if pa.types.is_date32(values.type):
         values = values.cast(pa.int32())
-    return np.asarray(values.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False))
+    values = values.cast(pa.int64())
+    if values.null_count:
+        values = values.fill_null(0)  # which copies, nulls or not
+    return np.asarray(values.to_numpy(zero_copy_only=False))

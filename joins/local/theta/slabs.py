@@ -1,35 +1,69 @@
-"""A second range beside that of an index: which rows of a stretch it holds for, without a look at
-each of them.
+"""Two ranges of a row: which rows both hold for, without a look at each of them.
 
-The rows of a piece are ranked by their second column. What a combination asks of that column is a
-range of ranks, and ``RankedPairs`` finds the rows of its stretch that are in it.
-
-Cost of a piece of n rows: n log(n) once, a search a combination, and the matches.
+Rows are ordered by one value, and in slabs of some thousand by the other one (``SlabPairs``). What
+combinations ask of a value is a range of its *codes*, whole numbers in the order of conditions.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from lsmstate.cython_ext.expressions.ranked_rows import RankedPairs, RankedRows
-from lsmstate.joins.conditions.columns import Column
+from lsmstate.cython_ext.expressions.slab_pairs import SLAB, SlabPairs, Slabs, value_codes
 from lsmstate.joins.conditions.evaluate import Values
+from lsmstate.joins.conditions.key_parts import own_column
 from lsmstate.joins.conditions.restrictions import Range
 from lsmstate.joins.local.parts.bound_rows import BLOCK_ROWS
 from lsmstate.joins.local.parts.row_picks import Numbers
-from lsmstate.joins.local.theta.limits import Limits, plain
+from lsmstate.joins.local.theta.limits import plain
 from lsmstate.joins.local.theta.stretches import stretches
 
-#: Rows of a small block, whose least and greatest ranks are known, and of a large, sorted one.
-SMALL: Final = 256
-LARGE: Final = 4096
-#: Candidates a row of the piece from which ranking it pays.
+#: Rows of a slab.
+ROWS: Final = SLAB
+#: Pairs that are looked at together, at most.
+MOST: Final = 2 * BLOCK_ROWS
+#: Candidates a row of the piece from which ordering it pays.
 WORTH: Final = 1
+_LEAST: Final = np.iinfo(np.int64).min
+_MOST: Final = np.iinfo(np.int64).max
 
 Pairs = Iterator[tuple[Numbers, Numbers]]
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Codes:
+    """Of each combination the least and the greatest code of a range."""
+
+    least: Numbers
+    most: Numbers
+
+    @classmethod
+    def of(cls, asked: Range, columns: Values, count: int) -> tuple["Codes", Mask]:
+        """The codes of a range, and which combinations have any. ``columns``: of the ``count``
+        combinations."""
+        low, high, known = asked.limits(columns, count)
+        least, most = np.full(count, _LEAST), np.full(count, _MOST)
+        known = known.copy()
+        if low is not None:
+            least = value_codes(plain(low))
+            if not asked.includes_low:
+                known &= least < _MOST
+                least = least + 1
+        if high is not None:
+            most = value_codes(plain(high))
+            if not asked.includes_high:
+                known &= most > _LEAST
+                most = most - 1
+        return cls(least, most), known & (least <= most)
+
+    def at(self, places: Numbers) -> "Codes":
+        """Those of some combinations."""
+        return Codes(self.least[places], self.most[places])
 
 
 class SecondRange:
@@ -37,49 +71,79 @@ class SecondRange:
 
     def __init__(self, second: Range, columns: Values, count: int) -> None:
         """``columns``: of the ``count`` combinations that are known."""
-        low, high, known = second.limits(columns, count)
-        self._second = second
-        self._low = Limits.below(low, includes=second.includes_low)
-        self._high = Limits.above(high, includes=second.includes_high)
-        self._known = known
+        self._part = second.part
+        self._is_by_most = bool(second.upper)
+        self._codes, self._known = Codes.of(second, columns, count)
 
-    def pairs(self, rows: pa.RecordBatch, lefts: Numbers, first: Numbers, stop: Numbers) -> Pairs:
-        """Places of pairs that may match: all that do are among them.
+    def pairs(
+        self, rows: pa.RecordBatch, lefts: Numbers, first: Numbers, stop: Numbers
+    ) -> tuple[Pairs, bool]:
+        """Places of pairs that may match, and whether the second range holds for all of them.
 
         Args:
             rows: Stored rows.
             lefts: Combinations.
             first: Beside each, the first of its rows.
             stop: Beside each, the end of its rows.
+
+        Cost:
+            A sort of the rows, a look at each slab a combination, and the pairs.
         """
         if int((stop - first).sum()) < WORTH * rows.num_rows:
-            return stretches(lefts, first, stop)
-        return self._ranked_pairs(rows, lefts, first, stop)
+            return stretches(lefts, first, stop), False
+        values = self._part.values(own_column(rows), rows.num_rows)
+        second = plain(values)
+        order = in_slabs(second, valid_places(values))
+        slabs = Slabs(order, second[order], order, ROWS)
+        held = np.flatnonzero(self._known[lefts] & (first < stop))
+        places = Codes(first[held], stop[held] - 1)
+        return self.asked(lefts[held], places).pairs(slabs), True
 
-    def _ranked_pairs(
-        self, rows: pa.RecordBatch, lefts: Numbers, first: Numbers, stop: Numbers
-    ) -> Pairs:
-        count = rows.num_rows
-        values = self._second.part.values(partial(_own_column, rows), count)
-        is_valid = values.is_valid().to_numpy(zero_copy_only=False)
-        places = np.argsort(plain(values))
-        if not is_valid.all():
-            places = places[is_valid[places]]  # a null has no rank
-        ascending = plain(values)[places]
-        low = np.zeros(len(lefts), np.int64)
-        high = np.full(len(lefts), len(places), np.int64)
-        if self._low is not None:
-            low = self._low.places(ascending, lefts)
-        if self._high is not None:
-            high = self._high.places(ascending, lefts)
-        held = np.flatnonzero(self._known[lefts] & (low < high))
-        if not len(held):
-            return
-        ranked = RankedRows(places, count, SMALL, LARGE)
-        found = RankedPairs(ranked, first[held], stop[held], low[held], high[held])
-        for at, right in iter(partial(found.next, BLOCK_ROWS), None):
-            yield lefts[held[at]], right
+    def beside(self, first: Range, columns: Values, count: int) -> "AskedTwice":
+        """What the combinations ask of rows by this range and another one."""
+        codes, known = Codes.of(first, columns, count)
+        lefts = np.flatnonzero(known & self._known)
+        return self.asked(lefts, codes.at(lefts))
+
+    def asked(self, lefts: Numbers, first: Codes) -> "AskedTwice":
+        """What some combinations ask, and beside each its range of the first value."""
+        second = self._codes.at(lefts)
+        order = np.argsort(second.most if self._is_by_most else second.least)
+        return AskedTwice(lefts[order], first.at(order), second.at(order), self._is_by_most)
 
 
-def _own_column(rows: pa.RecordBatch, column: Column) -> pa.Array:
-    return rows.column(column.name)
+@dataclass(frozen=True)
+class AskedTwice:
+    """What some combinations ask of both values of a row, in the order that ``SlabPairs`` needs."""
+
+    lefts: Numbers
+    first: Codes
+    second: Codes
+    is_by_most: bool
+
+    def pairs(self, slabs: Slabs) -> Pairs:
+        """Combinations, and beside each a row that both ranges hold for, in blocks."""
+        first, second = self.first, self.second
+        codes = (first.least, first.most, second.least, second.most)
+        found = SlabPairs(slabs, self.lefts, *codes, self.is_by_most)
+        return iter(partial(found.next, MOST - ROWS), None)
+
+
+def valid_places(*values: pa.Array) -> Numbers:
+    """The places where no value is null."""
+    is_valid = np.ones(len(values[0]), np.bool_)
+    for each in values:
+        if each.null_count:
+            is_valid &= np.asarray(each.is_valid().to_numpy(zero_copy_only=False))
+    return np.flatnonzero(is_valid)
+
+
+def in_slabs(second: npt.NDArray[Any], places: Numbers) -> Numbers:
+    """The places in slab order: slab after slab, and in each ascending by the second value."""
+    values = second[places]
+    whole = len(places) // ROWS * ROWS
+    order = np.empty(len(places), np.int64)
+    inside = values[:whole].reshape(-1, ROWS).argsort(axis=1)
+    order[:whole] = (inside + np.arange(0, whole, ROWS)[:, None]).ravel()
+    order[whole:] = np.argsort(values[whole:]) + whole
+    return places[order]

@@ -15,6 +15,7 @@ from lsmstate.joins.conditions.evaluate import Values
 from lsmstate.joins.local.parts.row_picks import Numbers
 from lsmstate.joins.local.theta.dense_ranges import DenseRanges, is_readable, leave_no_gap
 from lsmstate.joins.local.theta.lengths import least_low, length_classes
+from lsmstate.joins.local.theta.limits import plain
 from lsmstate.joins.specs.theta import Step, ThetaIndex
 from lsmstate.store import MultimapStore, RangeBounds
 
@@ -133,6 +134,10 @@ class StepRanges:
         """A range per class of lengths."""
         step, count = self._step, len(places)
         assert step.low is not None
+        if not equal:  # then the ranges of all classes ascend, and are sorted already
+            order = np.argsort(plain(high))
+            by_high = pa.array(order)
+            reached, high, places = reached.take(by_high), high.take(by_high), places[order]
         includes_high = step.low.includes_high
         may_be_dense = self._may_be_dense and is_readable(reached.type)
         lows: dict[int, pa.Array] = {}

@@ -9,9 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lsmstate.errors import InvalidArgumentError
+from lsmstate.errors import InvalidArgumentError, MemoryLimitError
 from lsmstate.joins.conditions.columns import Column
 from lsmstate.joins.local.parts.bound_rows import parts_of
+from lsmstate.joins.local.parts.write_parts import WriteParts
+from lsmstate.joins.local.theta.kept_rows import KeptRows
 from lsmstate.joins.local.theta.lengths import length_classes
 from lsmstate.joins.local.theta.step_ranges import key_values
 from lsmstate.joins.specs.theta import LENGTHS, ThetaIndex, ThetaSpec
@@ -23,9 +25,11 @@ Mask = npt.NDArray[np.bool_]
 class StoredRows:
     """Rows of a ThetaSpec in ``store``, under the names that the spec gives its indexes."""
 
-    def __init__(self, spec: ThetaSpec, store: MultimapStore) -> None:
+    def __init__(self, spec: ThetaSpec, store: MultimapStore, kept: KeptRows | None = None) -> None:
+        """``kept``: rows that are in memory too, if none is ever taken back."""
         self._spec = spec
         self._store = store
+        self._kept = kept
         #: By index of intervals the length classes in use; read when they are first asked for.
         self._lengths: dict[ThetaIndex, set[int]] = {}
 
@@ -81,6 +85,18 @@ class StoredRows:
         for index, classes in new.items():
             self._lengths[index] |= classes
 
+    def written(
+        self, stream: str, parts: Iterable[pa.RecordBatch], new: dict[ThetaIndex, set[int]]
+    ) -> None:
+        """Note rows that are stored now, with the classes that they bring."""
+        self.learned(new)
+        if self._kept is not None:
+            self._kept.written(stream, parts)
+
+    def give_back(self) -> bool:
+        """Let go of rows in memory; return whether there were any."""
+        return self._kept is not None and self._kept.give_back()
+
     def writes(
         self, stream: str, part: pa.RecordBatch, kind: Literal["append", "retract"] = "append"
     ) -> list[Mutation]:
@@ -99,6 +115,17 @@ class StoredRows:
             yield lengths
         for part in parts:
             yield self.writes(stream, part)
+
+
+def write_all(store: MultimapStore, writes: WriteParts, *stored: StoredRows) -> None:
+    """Write, and if there is no memory let go of what is kept there, and write again."""
+    try:
+        store.write_all(writes)
+    except MemoryLimitError:
+        had_room = [each.give_back() for each in stored]
+        if not any(had_room):
+            raise
+        store.write_all(writes)
 
 
 def check_streams_of(store: MultimapStore, wanted: Sequence[StreamSchema]) -> None:

@@ -21,10 +21,12 @@ from lsmstate.joins.local.parts.results import Results, check_finished
 from lsmstate.joins.local.parts.row_picks import Picked
 from lsmstate.joins.local.parts.write_parts import WriteParts
 from lsmstate.joins.local.theta.finder import CANDIDATES, Combinations, Finder, bound_rows, size_of
+from lsmstate.joins.local.theta.kept_rows import KeptRows
 from lsmstate.joins.local.theta.result_count import ResultCount
-from lsmstate.joins.local.theta.stored_rows import StoredRows, check_streams_of
+from lsmstate.joins.local.theta.stored_rows import StoredRows, check_streams_of, write_all
 from lsmstate.joins.protocols import Batch, Context, Role
 from lsmstate.joins.specs.theta import ThetaSpec
+from lsmstate.schema.arrow_sizes import sizes_of
 from lsmstate.schema.batches import as_batch
 from lsmstate.store import MultimapStore
 
@@ -43,8 +45,10 @@ class ThetaJoin(KeepsAllRows):
         self._piece_bytes = context.piece_bytes
         self._most_results = context.most_results
         self._gatherer = Gatherer(list(spec.streams.values()), spec.output_schema)
-        self._stored = StoredRows(spec, store)
-        self._finder = Finder(spec, store, self._stored, context.piece_bytes, is_append_only=True)
+        self._width = sizes_of(spec.output_schema).width
+        kept = KeptRows(store, context.piece_bytes)
+        self._stored = StoredRows(spec, store, kept)
+        self._finder = Finder(spec, store, self._stored, context.piece_bytes, kept)
         self._unfinished: Results | None = None
 
     @property
@@ -81,7 +85,8 @@ class ThetaJoin(KeepsAllRows):
                 read, or a condition fails on a row.
 
         Cost:
-            Per stream a piece of rows and 16,384 combinations in memory, whatever the data.
+            Per stream a piece of rows and 32,768 combinations in memory, whatever the data. Rows
+            that two ranges are asked of are kept in memory, where a quarter of the cap holds them.
         """
         stream = batch.stream
         call = f"process({stream!r})"
@@ -110,8 +115,8 @@ class ThetaJoin(KeepsAllRows):
     def _store_parts(self, stream: str, parts: Sequence[pa.RecordBatch]) -> None:
         new = self._stored.new_lengths(stream, parts)
         writes = WriteParts(lambda: self._stored.all_writes(stream, parts, new))
-        self._store.write_all(writes)
-        self._stored.learned(new)
+        write_all(self._store, writes, self._stored)
+        self._stored.written(stream, parts, new)
 
     def _counted(
         self, stream: str, rows: int, parts: Sequence[pa.RecordBatch]
@@ -139,5 +144,8 @@ class ThetaJoin(KeepsAllRows):
     def _picked(self, found: Combinations) -> Picked:
         """Whole combinations as results."""
         bound = [found[name] for name in self._spec.streams]
-        sizes = sum((each.sizes[each.at] for each in bound), np.int64(0))
-        return Picked([b.rows for b in bound], [b.at for b in bound], np.asarray(sizes))
+        if self._width is not None:
+            sizes = np.full(size_of(found), self._width)
+        else:
+            sizes = np.asarray(sum((each.sizes[each.at] for each in bound), np.int64(0)))
+        return Picked([b.rows for b in bound], [b.at for b in bound], sizes)

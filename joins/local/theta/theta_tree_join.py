@@ -16,6 +16,7 @@ from lsmstate.joins.local.parts.results import Results, check_finished
 from lsmstate.joins.local.parts.spilled_rows import KEPT_BYTES, SpilledRows
 from lsmstate.joins.local.parts.write_parts import WriteParts
 from lsmstate.joins.local.theta.finder import CANDIDATES
+from lsmstate.joins.local.theta.stored_rows import write_all
 from lsmstate.joins.local.theta.theta_join import ThetaJoin
 from lsmstate.joins.protocols import Batch, Context, Role, check_is_stored
 from lsmstate.joins.specs.theta_tree import ThetaNode, ThetaTree
@@ -116,15 +117,14 @@ class ThetaTreeJoin(KeepsAllRows):
             for (node, side), rows in zip(path, kept, strict=True)
             for stored in [self._joins[node.name].stored]
         ]
-        self._store.write_all(
-            WriteParts(
-                lambda: chain.from_iterable(
-                    stored.all_writes(side, rows, new) for stored, side, rows, new in levels
-                )
+        writes = WriteParts(
+            lambda: chain.from_iterable(
+                stored.all_writes(side, rows, new) for stored, side, rows, new in levels
             )
         )
-        for stored, _, _, new in levels:
-            stored.learned(new)
+        write_all(self._store, writes, *(join.stored for join in self._joins.values()))
+        for stored, side, rows, new in levels:
+            stored.written(side, rows, new)
 
     def _results(self, top: tuple[ThetaNode, str], kept: SpilledRows) -> Iterator[pa.RecordBatch]:
         """What the root's new input, which has been stored, becomes there."""

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.join import MultiwayJoin
-from lsmstate.joins.local.theta import dense_ranges, slabs, step_ranges
+from lsmstate.joins.local.theta import dense_ranges, kept_rows, slabs, step_ranges
 from lsmstate.joins.options import State, Time
 from lsmstate.joins.specs.theta import ThetaSpec
 from support.examples import examples
@@ -62,16 +62,17 @@ def check_one(seed: int, path: str) -> None:
 @settings(max_examples=examples(200), deadline=None)
 @given(seed=st.integers(0, 1 << 32))
 def test_any_condition_any_cut_and_any_restart(seed: int) -> None:
-    # Second ranges are ranked from the first row on, in blocks as small as can be, or as they are.
-    worth, small, large = random.Random(seed).choice(
-        [(0, 1, 2), (0, 2, 6), (slabs.WORTH, slabs.SMALL, slabs.LARGE)]
-    )
+    # Second ranges are looked for in slabs from the first row on, in small ones or as they are, and
+    # rows are kept in memory at once, or never.
+    rng = random.Random(seed)
+    worth, slab = rng.choice([(0, 2), (0, 6), (slabs.WORTH, slabs.ROWS)])
     with (
         TemporaryDirectory() as path,
         patch.object(slabs, "WORTH", worth),
-        patch.object(slabs, "SMALL", small),
-        patch.object(slabs, "LARGE", large),
-        patch.object(step_ranges, "LEAST_RANGES", step_ranges.LEAST_RANGES if worth else large),
+        patch.object(slabs, "ROWS", slab),
+        patch.object(kept_rows, "READ_PART", rng.choice([0, 1e9])),
+        patch.object(kept_rows, "CHUNK", rng.choice([1, 5, kept_rows.CHUNK])),
+        patch.object(step_ranges, "LEAST_RANGES", step_ranges.LEAST_RANGES if worth else slab),
         patch.object(step_ranges, "CAP_BYTES", step_ranges.CAP_BYTES if worth else 1 << 60),
         patch.object(dense_ranges, "LEAST", worth or 1),
         patch.object(dense_ranges, "OVERLAP", 0 if not worth else dense_ranges.OVERLAP),
