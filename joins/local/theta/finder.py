@@ -51,7 +51,7 @@ class Finder:
         piece_bytes: int,
         kept: KeptRows | None = None,
     ) -> None:
-        """``kept``: rows that are in memory too. Given if none is ever taken back: scans are cheap."""
+        """``kept``: rows that are in memory too; None if rows may be taken back."""
         self._spec = spec
         self._store = store
         self._stored = stored

@@ -182,7 +182,7 @@ def _sorted_chunks(by: _By, rows: pa.RecordBatch) -> Iterator[Chunk]:
 
 
 def _chunk(by: _By, rows: pa.RecordBatch, places: Numbers | None = None) -> Chunk:
-    """Rows, or those at some places, in slabs. Rows that a null keeps from matching are left out."""
+    """Rows, or those at some places, in slabs; without those that a null keeps from matching."""
     first, second = (part.values(own_column(rows), rows.num_rows) for part in (by.first, by.second))
     valid = valid_places(first, second)
     if places is None:
