@@ -5,8 +5,7 @@ rows, and compares them with blocks of stored rows.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -24,6 +23,7 @@ from lsmstate.joins.local.similarity.byte_panels import (
     byte_rows,
 )
 from lsmstate.joins.local.similarity.function_metric import FunctionMetric
+from lsmstate.joins.local.similarity.projection import Choice, Projection
 from lsmstate.joins.local.similarity.vectors import Matrix, directions, matrix, vector_type
 from lsmstate.joins.specs.similarity import (
     JACCARD,
@@ -48,6 +48,12 @@ _UNIT: Final = 1.1 * 2.0**-24
 _LONGEST: Final = 1e15
 #: What products that float32 cannot hold lose at most, per component.
 _TINY: Final = 1e-37
+#: Pairs of whole vectors that are compared before vectors with fewer components are tried.
+_PAIRS_BEFORE: Final = 1 << 23
+#: Stored rows that are looked at for that.
+_SAMPLED_ROWS: Final = 256
+#: They are given up if they leave so many times more than the sample said, and one in a thousand.
+_MORE_LEFT: Final = 8
 
 
 class Measure(Protocol):
@@ -80,12 +86,14 @@ class Ready:
     vectors: npt.NDArray[np.float32]
     limits: npt.NDArray[np.float32]
     """What their scores must exceed beside the bounds of queries."""
-    as_bytes: Callable[[], ByteRows | None]
+    as_bytes: Callable[[Projection | None], ByteRows | None]
+    _bytes: dict[Projection | None, ByteRows | None] = field(default_factory=dict)
 
-    @cached_property
-    def bytes(self) -> ByteRows | None:
+    def bytes_by(self, projection: Projection | None) -> ByteRows | None:
         """The rows as 8-bit numbers, made when they are first needed; None: they have none."""
-        return self.as_bytes()
+        if projection not in self._bytes:
+            self._bytes[projection] = self.as_bytes(projection)
+        return self._bytes[projection]
 
 
 class Panels(Protocol):
@@ -121,6 +129,11 @@ class VectorMeasure:
         self._dimension = dimension
         self._kind = vector_type(spec)
         self.least_pairs: int | None = max(64, _LEAST_COMPONENTS // max(1, dimension))
+        self._choice: Choice | None = None
+        self._stored: Matrix | None = None
+        #: Pairs that tiles of bytes compared since the last choice, and those that were left.
+        self.pairs = self.left = 0
+        self._pairs_before = _PAIRS_BEFORE
 
     def values(self, column: pa.Array) -> Matrix:
         """A matrix."""
@@ -143,10 +156,18 @@ class VectorMeasure:
             bounds = squares * (0.5 - loss)
         elif self._metric in _ANGLES:
             bounds = np.sqrt(squares) * (least_cosine(self._metric, self._threshold) - 2 * loss)
+        self._stored = stored[-_SAMPLED_ROWS:]
+
+        def as_bytes(projection: Projection | None) -> ByteRows | None:
+            if projection is None:
+                return byte_rows(stored, self._least)
+            least = self._least
+            return byte_rows(projection(stored), least and least - 4 * projection.loss)
+
         return Ready(
             np.ascontiguousarray(stored, np.float32),
             np.nextafter(bounds.astype(np.float32), np.float32(-np.inf)),
-            lambda: byte_rows(stored, self._least),
+            as_bytes,
         )
 
     @property
@@ -167,15 +188,60 @@ class VectorMeasure:
         is_wide = queries.shape[1] >= LEAST_WIDTH and len(queries) >= LEAST_QUERIES
         if not is_wide or self._metric not in ("l2", *_ANGLES):
             return found
+        if self._metric != "l2":
+            queries = directions(queries)
+        self._choose(queries)
+        projection = None if self._choice is None else self._choice.projection
+        short = queries if projection is None else projection(queries)
+        most: float | None = None
         if self._metric == "l2":
-            return _Either(ByteVectorPanels.of(queries, self._threshold), found)
-        return _Either(ByteVectorPanels.of(directions(queries), None), found)
+            loss = 0.0 if projection is None else projection.loss
+            most = self._widened(float(lengths.max()), loss)
+        return _Either(self, projection, ByteVectorPanels.of(short, most), found)
+
+    def _widened(self, longest: float, loss: float) -> float:
+        """The threshold of l2 for vectors by a projection. A close pair's product is at least half
+        of (both squares less that of the threshold), and is off by ``loss`` times both squares."""
+        most = self._threshold
+        return float(np.sqrt(most**2 + 5 * loss * (longest**2 + (longest + most) ** 2)))
+
+    def _choose(self, queries: Matrix) -> None:
+        """Try vectors of fewer components once many pairs were compared, and give them up where
+        they leave many more pairs than they did in the sample."""
+        if self._choice is not None:
+            usual = max(_MORE_LEFT * self._choice.left, 1e-3)
+            if self.pairs > _PAIRS_BEFORE and self.left > usual * self.pairs:
+                self._choice = None
+                self._pairs_before *= _MORE_LEFT
+        elif self.pairs >= self._pairs_before and self._stored is not None:
+            self._choice = Choice.of(queries, self._stored, self._is_left)
+            self._pairs_before *= 1 if self._choice is not None else _MORE_LEFT
+        else:
+            return
+        self.pairs = self.left = 0
+
+    def _is_left(self, queries: Matrix, rows: Matrix, loss: float) -> npt.NDArray[np.bool_]:
+        """Of vectors by a projection, which pairs may be close. Bytes leave a few more."""
+        products = queries.astype(np.float64) @ rows.T.astype(np.float64)
+        squares = exact.squared_norms(queries)[:, None], exact.squared_norms(rows)
+        if self._least is not None:
+            return np.asarray(products >= (self._least - 4 * loss) * np.sqrt(squares[1]))
+        most = self._widened(float(np.sqrt(squares[0].max(initial=0.0))), loss)
+        return np.asarray(2 * products >= squares[0] + squares[1] - most**2)
 
 
 class _Either:
     """Tiles of bytes, or those of float32 for rows that are none."""
 
-    def __init__(self, of_bytes: ByteVectorPanels | None, others: "VectorPanels") -> None:
+    def __init__(
+        self,
+        measure: VectorMeasure,
+        projection: Projection | None,
+        of_bytes: ByteVectorPanels | None,
+        others: "VectorPanels",
+    ) -> None:
+        self._measure = measure
+        self._projection = projection
         self._of_bytes = of_bytes
         self._others = others
 
@@ -183,9 +249,14 @@ class _Either:
         self, stored: Ready, part: slice, first: int, last: int
     ) -> Iterator[tuple[Places, Places]]:
         """Pairs that may be close."""
-        if self._of_bytes is None or stored.bytes is None:
-            return self._others.candidates(stored, part, first, last)
-        return self._of_bytes.candidates(stored.bytes, part, first, last)
+        rows = None if self._of_bytes is None else stored.bytes_by(self._projection)
+        if self._of_bytes is None or rows is None:
+            yield from self._others.candidates(stored, part, first, last)
+            return
+        self._measure.pairs += (last - first) * (part.stop - part.start)
+        for queries, places in self._of_bytes.candidates(rows, part, first, last):
+            self._measure.left += len(queries)
+            yield queries, places
 
 
 def least_cosine(metric: str, threshold: float) -> float:
