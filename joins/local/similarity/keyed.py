@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from lsmstate.cython_ext.keys.key_codec import KeyCodec
+from lsmstate.joins.distinct import distinct
 from lsmstate.joins.local.similarity.generated_keys import EditKeys, Keys, Ranking, SetKeys
 from lsmstate.joins.local.similarity.homes import Homes, placed
 from lsmstate.joins.local.similarity.stretches import Groups, Numbers, Orders, Stretches
@@ -89,14 +90,20 @@ class Keyed:
         found, self._new = self._new, None
         return () if found is None else (found,)
 
-    def add(
-        self, stream: str, values: Any, rows: pa.RecordBatch, keys: pa.RecordBatch, homes: Homes
-    ) -> None:
-        """Store the keys of rows."""
-        found = self._keys_of(values, is_stored=True)
-        owners = found.owners
+    def added(
+        self,
+        stream: str,
+        values: Any,
+        rows: pa.RecordBatch,
+        keys: pa.RecordBatch,
+        homes: Homes,
+        part: slice,
+    ) -> Sequence[Mutation]:
+        """The keys of rows."""
+        found = self._keys_of(values[part], is_stored=True)
+        owners = found.owners + part.start
         if not len(owners):
-            return
+            return ()
         under = self._under(keys, owners, found.keys)
         schema = keys_stream(self._spec, stream).rows
         columns = [pa.array(homes[owners])]
@@ -104,7 +111,7 @@ class Keyed:
         times = list(schema)[len(columns) :]
         columns += [rows.column(field.name).take(pa.array(owners)) for field in times]
         stored = pa.RecordBatch.from_arrays(columns, schema=schema)
-        self._store.append(keys_stream(self._spec, stream).name, stored, under)
+        return [Mutation("append", keys_stream(self._spec, stream).name, under, stored)]
 
     def _keys_of(self, values: Any, *, is_stored: bool) -> Keys:
         """The keys of rows."""
@@ -131,50 +138,48 @@ class Keyed:
         if not len(owners):
             return
         encoded = self._codec.encode(self._under(keys, owners, asked.keys))
-        distinct, starts = encoded.distinct()
+        keyed, starts = encoded.distinct()
         of_key = np.empty(len(owners), np.int64)
         order = encoded.order.astype(np.int64)
         of_key[order] = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
         name = keys_stream(self._spec, stream).name
-        probe = self._store.probe(name, distinct)
+        probe = self._store.probe(name, keyed)
         counts = np.asarray(probe.counts)[of_key]
         totals = np.bincount(owners, counts, len(values)).astype(np.int64)
         for part in pieces_of(totals, _STEP_PAIRS):
             wanted = (owners >= part.start) & (owners < part.stop) & (counts > 0)
             if not wanted.any():
                 continue
-            pairs = self._pairs(probe, asked.at(wanted), of_key[wanted], max_bytes)
+            pairs = self._pairs(probe, asked.at(wanted), of_key[wanted], len(values), max_bytes)
             if len(pairs[0]):
                 yield self._fetched(stream, keys, pairs, max_bytes)
 
     def _pairs(
-        self, probe: Any, asked: Keys, of_key: Numbers, max_bytes: int
+        self, probe: Any, asked: Keys, of_key: Numbers, count: int, max_bytes: int
     ) -> tuple[Numbers, Numbers]:
-        """Arriving rows, and beside each the number of a stored row: every pair once, by number."""
+        """Arriving rows of ``count``, and beside each the number of a stored row: every pair once,
+        by number."""
         order = np.argsort(of_key, kind="stable")
         asked, of_key = asked.at(order), of_key[order]
-        who, homes = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-        distinct = of_key[np.flatnonzero(np.diff(of_key, prepend=-1))]
-        for found in probe.fetch(distinct, max_bytes):
+        pairs = [np.empty(0, np.int64)]
+        askers = np.bincount(of_key)
+        before = np.cumsum(askers) - askers
+        for found in probe.fetch(np.flatnonzero(askers), max_bytes):
             positions = np.asarray(found.positions)
-            first = np.searchsorted(of_key, positions)
-            sizes = np.searchsorted(of_key, positions, side="right") - first
-            begins = np.cumsum(sizes) - sizes
-            within = np.arange(int(sizes.sum())) - np.repeat(begins, sizes)
-            at, stored = np.repeat(first, sizes) + within, np.repeat(np.arange(len(sizes)), sizes)
+            at, sizes = before[positions], askers[positions]
+            stored = np.arange(len(sizes))
+            if sizes.max(initial=1) > 1:
+                stored = np.repeat(stored, sizes)
+                begins = np.cumsum(sizes) - sizes
+                at = at[stored] + np.arange(len(stored)) - begins[stored]
             if isinstance(self._keys, SetKeys) and asked.sizes is not None:
                 assert asked.places is not None
                 theirs = [found.rows.column(name).to_numpy()[stored] for name in (SIZE, PLACE)]
                 near = self._keys.may_match(asked.sizes[at], asked.places[at], *theirs)
                 at, stored = at[near], stored[near]
-            who.append(asked.owners[at])
-            homes.append(found.rows.column(HOME).to_numpy()[stored])
-        every, places = np.concatenate(homes), np.concatenate(who)
-        order = np.lexsort((places, every))
-        every, places = every[order], places[order]
-        is_new = np.ones(len(every), np.bool_)
-        is_new[1:] = (np.diff(every) != 0) | (np.diff(places) != 0)
-        return places[is_new], every[is_new]
+            pairs.append(found.rows.column(HOME).to_numpy()[stored] * count + asked.owners[at])
+        homes, places = np.divmod(distinct(np.concatenate(pairs)), count)
+        return places, homes
 
     def _fetched(
         self,
@@ -185,9 +190,9 @@ class Keyed:
     ) -> tuple[Groups, Iterator[Stretches]]:
         members, homes = pairs
         starts = np.flatnonzero(np.diff(homes, prepend=homes[:1] - 1))
-        distinct = homes[starts]
+        numbers = homes[starts]
         equal = keys.take(pa.array(members[starts])) if keys.num_columns else keys
-        places = placed(self._spec.place_schema, equal, distinct, np.zeros(len(distinct)))
+        places = placed(self._spec.place_schema, equal, numbers, np.zeros(len(numbers)))
         groups = Groups(members, np.append(starts, len(members)))
         return groups, self._rows(stream, places, max_bytes)
 

@@ -113,23 +113,25 @@ class S3j:
         if len(who):
             self._points.note(places, np.zeros(len(who), np.int64), np.zeros(len(who)), times[who])
 
-    def add(
+    def added(
         self,
         stream: str,
         values: Matrix,
         rows: pa.RecordBatch,
         keys: pa.RecordBatch,
         homes: Homes,
-    ) -> None:
-        """Store the copies in outer sets."""
-        who = self._placed.rows
+        part: slice,
+    ) -> Sequence[Mutation]:
+        """The copies in outer sets."""
+        is_here = (self._placed.rows >= part.start) & (self._placed.rows < part.stop)
+        who = self._placed.rows[is_here]
         if not len(who):
-            return
+            return ()
         some = pa.array(who)
         equal = keys.take(some) if keys.num_columns else keys
-        outer = 3 * self._ids(self._placed.worksets) + _OUTER
+        outer = 3 * self._ids(self._placed.worksets[is_here]) + _OUTER
         places = placed(self._spec.place_schema, equal, outer, np.zeros(len(who)))
-        self._store.append(stream, rows.take(some), places)
+        return [Mutation("append", stream, places, rows.take(some))]
 
     def writes(self) -> Sequence[Mutation]:
         """Worksets that are new or over."""

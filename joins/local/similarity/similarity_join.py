@@ -1,12 +1,14 @@
 """SimilarityJoin: a row is stored once, and looks for partners wherever one may lie.
 
 - Invariant: the row that comes later finds the earlier one, so a pair is found once.
+- A row, and what leads to it, are one write. After a write that failed, what the index learned
+  from its rows is forgotten, and read again from the store.
 - Arrival numbers tell earlier from later rows of one stream. Two rows of one micro-batch that lie
   in two buckets are told apart by their content (``parts/pair_order.py``).
 - Candidates are verified in float64. What is no pair by time is left out before that.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -79,6 +81,8 @@ class SimilarityJoin(KeepsAllRows):
         self._piece_bytes = context.piece_bytes
         self._names = list(spec.streams)
         self._unfinished: Results | None = None
+        #: Whether the store may lack what this object knows.
+        self._is_ahead = False
         self._counts = dict.fromkeys(COUNTERS, 0)
         #: Rows that came before this object was made, on Spark before this micro-batch.
         self._before = self._fact(_ARRIVED) or 0
@@ -91,6 +95,7 @@ class SimilarityJoin(KeepsAllRows):
         if not spec.is_anti:
             distances = [] if spec.distance is None else [_DISTANCES]
             self._gatherer = Gatherer([*sides, *distances], spec.output_schema)
+        self._index: Index = Blocks(spec, store)
         self._know(self._fact(_DIMENSION))
 
     @classmethod
@@ -101,7 +106,8 @@ class SimilarityJoin(KeepsAllRows):
     @property
     def counts(self) -> Mapping[str, int]:
         """See ``COUNTERS``."""
-        return {**self._counts, "pivot_distances": self._index.compared}
+        distances = self._counts["pivot_distances"] + self._index.compared
+        return {**self._counts, "pivot_distances": distances}
 
     def advance(self, watermark_us: int) -> Results:
         """No results. Pivots end whose rows are all forgotten."""
@@ -122,7 +128,14 @@ class SimilarityJoin(KeepsAllRows):
         self._promised: FunctionSpace | None = None
         if isinstance(self._measure, UserMeasure) and self._spec.algorithm != "tiles":
             self._promised = FunctionSpace(self._measure.function, self._spec.threshold)
+        self._counts["pivot_distances"] += self._index.compared
         self._index = self._index_of(dimension)
+
+    def _know_again(self) -> None:
+        """Know what the store knows."""
+        self._arrived = self._fact(_ARRIVED) or 0
+        self._know(self._fact(_DIMENSION))
+        self._is_ahead = False
 
     def _index_of(self, dimension: int | None) -> Index:
         spec, store = self._spec, self._store
@@ -146,11 +159,19 @@ class SimilarityJoin(KeepsAllRows):
                 component and such batches are refused, or earlier results are not read. Nothing is
                 stored.
         """
-        stream = batch.stream
-        spec = self._spec
-        spec.check_stream(stream)
-        call = f"process({stream!r})"
+        self._spec.check_stream(batch.stream)
+        call = f"process({batch.stream!r})"
         check_finished(call, self._unfinished)
+        if self._is_ahead:
+            self._know_again()
+        self._is_ahead = True
+        found = self._processed(batch, call)
+        self._is_ahead = False
+        self._unfinished = found
+        return found
+
+    def _processed(self, batch: Batch, call: str) -> Results:
+        stream, spec = batch.stream, self._spec
         rows = as_batch(batch.rows, spec.streams[stream], call)
         keys = batch.computed
         if not isinstance(keys, pa.RecordBatch):
@@ -162,11 +183,10 @@ class SimilarityJoin(KeepsAllRows):
         self.malformed_rows = None
         if spec.malformed == "side":
             self.malformed_rows = rows.filter(pa.array(found.is_malformed))
-        if found.is_malformed.any():
+        malformed = int(found.is_malformed.sum())
+        if malformed:
             kept = pa.array(~found.is_malformed)
             rows, keys = rows.filter(kept), keys.filter(kept) if keys.num_columns else keys
-            if is_stored:
-                self._counts["malformed_vectors"] += int(found.is_malformed.sum())
             found = found.kept()
         usable = found.is_usable.copy()
         for column in keys.columns:
@@ -179,20 +199,17 @@ class SimilarityJoin(KeepsAllRows):
         else:
             mine.keys = keys
         if is_stored:
-            self._counts["ignored_vectors"] += int((~found.is_usable).sum())
             mine.arrivals = self._arrived + np.arange(mine.rows.num_rows)
             self._append(stream, mine)
+            self._counts["malformed_vectors"] += malformed
+            self._counts["ignored_vectors"] += int((~found.is_usable).sum())
         if spec.is_anti:
-            self._unfinished = Results(self._alone(stream, mine), schema=spec.output_schema)
-        else:
-            picks = self._pairs(stream, mine)
-            made = (
-                piece
-                for picked in picks
-                for piece in picked.made(self._gatherer, self._piece_bytes)
-            )
-            self._unfinished = Results(made, picks, spec.output_schema)
-        return self._unfinished
+            return Results(self._alone(stream, mine), schema=spec.output_schema)
+        picks = self._pairs(stream, mine)
+        made = (
+            piece for picked in picks for piece in picked.made(self._gatherer, self._piece_bytes)
+        )
+        return Results(made, picks, spec.output_schema)
 
     def _check_promise(
         self, space: FunctionSpace, stream: str, rows: pa.RecordBatch, usable: Mask
@@ -221,9 +238,17 @@ class SimilarityJoin(KeepsAllRows):
         if self._dimension is not None:
             facts[_DIMENSION] = self._dimension
         # First: rows that are there without their numbers would be numbered again.
-        self._store.write([_fact_write(facts), *self._index.writes()])
-        self._index.add(stream, values, stored, mine.keys, homes)
-        self._store.append(stream, stored, places)
+        writes: list[Sequence[Mutation]] = [[_fact_write(facts), *self._index.writes()]]
+        for part in pieces_of(row_sizes(stored), self._piece_bytes):
+            beside = self._index.added(stream, values, stored, mine.keys, homes, part)
+            own = Mutation(
+                "append",
+                stream,
+                places.slice(part.start, part.stop - part.start),
+                stored.slice(part.start, part.stop - part.start),
+            )
+            writes.append([*beside, own])
+        self._store.write_all(writes)
         self._arrived += count
 
     def _values(self, stream: str, rows: pa.RecordBatch) -> Any:
@@ -419,12 +444,14 @@ class _Compared:
         self._panels: dict[int, Panels | None] = {}
         self._kept = 0
         self._pairs = 0
+        self._stored: Any = None
         self._ready: Ready | None = None
+        self._is_ready = False
         self._least = measure.least_pairs
 
     def read(self, stored: Any) -> Any:
         """Compare with these stored rows from here on; returns them."""
-        self._ready = self._measure.ready(stored)
+        self._stored, self._is_ready = stored, False
         return stored
 
     def is_dense(self, pairs: Numbers) -> Mask:
@@ -447,6 +474,8 @@ class _Compared:
                 self.values[self._groups.members[start:stop]]
             )
         panels = self._panels[group]
+        if not self._is_ready:
+            self._ready, self._is_ready = self._measure.ready(self._stored), True
         self._pairs += (last - first) * (part.stop - part.start)
         if panels is not None and self._ready is not None:
             yield from panels.candidates(self._ready, part, first, last)
@@ -505,7 +534,7 @@ def _joined(pairs: list[tuple[Places, Places]]) -> tuple[Places, Places]:
 
 def _sizes_of(rows: pa.RecordBatch, places: Places) -> Numbers:
     """The bytes of some rows, most of which may not be among them."""
-    used, back = np.unique(places, return_inverse=True)
-    if 2 * len(used) > rows.num_rows:
+    if 4 * len(places) > rows.num_rows:
         return row_sizes(rows)[places]
+    used, back = np.unique(places, return_inverse=True)
     return row_sizes(rows.take(pa.array(used)))[back]
