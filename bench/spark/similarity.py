@@ -22,7 +22,7 @@ from lsmstate.spark import Skew, State, Time, configure, metrics_of, similarity_
 WINDOW_SECONDS, RECORDS = 60, 240_000
 #: The area of a circle of this radius is a thousandth of the square.
 THRESHOLD = math.sqrt(0.001 / math.pi)
-DDL = "id BIGINT, at TIMESTAMP_NTZ, v ARRAY<DOUBLE>"
+DDL = "id BIGINT, at TIMESTAMP, v ARRAY<DOUBLE>"
 
 
 def make_stream(directory: Path, seed: int, windows: int, files: int) -> None:
@@ -39,7 +39,7 @@ def make_stream(directory: Path, seed: int, windows: int, files: int) -> None:
         table = pa.table(
             {
                 "id": np.arange(number * count, (number + 1) * count),
-                "at": pa.array(times, pa.timestamp("us")),
+                "at": pa.array(times, pa.timestamp("us", "UTC")),
                 "v": pa.ListArray.from_arrays(ends, flat),
             }
         )
