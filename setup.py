@@ -14,12 +14,16 @@ A wheel holds to Python's stable ABI, so that one serves CPython 3.11 and every 
 whole batches cross from Python to C, that costs next to nothing. Builds in the tree are for the
 Python that builds them; free-threaded ones have no stable ABI: a wheel each.
 
+The README's links lead to files of the tree. Where it stands alone, as the description in the
+metadata, there are no such files: the link's text stays, and the file is named behind it.
+
 An editable installation is a finder of imports, and Spark looks for data sources in the folders of
 the path. So the module that names ours is copied beside the finder.
 """
 
 import importlib.util
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -41,7 +45,21 @@ STABLE_ABI = "bdist_wheel" in sys.argv and not sysconfig.get_config_var("Py_GIL_
 #: Commands that compile nothing: neither compiler nor Cython is asked for. The Makefile, too,
 #: compiles by itself, on all cores, and installs without.
 ONLY_SOURCES = {"egg_info", "dist_info", "sdist"}
+#: A link of Markdown to a file, its text and its target.
+TO_A_FILE = re.compile(r"\[([^]]+)\]\((?!https?://|#)([^)#\s]+)(?:#[^)\s]*)?\)")
 COMPILES = not ONLY_SOURCES.intersection(sys.argv) and "LSMSTATE_NO_EXTENSIONS" not in os.environ
+
+
+def description() -> str:
+    """README.md as it can be read without the tree."""
+
+    def named(link: re.Match[str]) -> str:
+        text, path = link.groups()
+        return text if text == path else f"{text} (`{path}`)"
+
+    title, text = (HERE / "README.md").read_text(encoding="utf-8").split("\n", 1)
+    where = "The files that this page names are in the source distribution."
+    return f"{title}\n\n{where}\n{TO_A_FILE.sub(named, text)}"
 
 
 def blosc2_directory() -> Path:
@@ -151,5 +169,7 @@ class Build(build):
 setup(
     cmdclass={"build": Build, "copy_data_source": CopyDataSource},
     ext_modules=cythonized() if COMPILES else [],
+    long_description=description(),
+    long_description_content_type="text/markdown",
     options=options(),
 )

@@ -5,7 +5,7 @@ the watermark is that far past the event time of its first row.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import datetime, timedelta
 from tempfile import TemporaryDirectory
@@ -18,7 +18,6 @@ import pyarrow as pa
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.expiry_rules import Expiry
 from lsmstate.joins.conditions.names import resolved
-from lsmstate.joins.html import join_html
 from lsmstate.joins.local.parts.results import Results
 from lsmstate.joins.local.parts.time_checks import LateRows
 from lsmstate.joins.local.timed.event_time_join import (
@@ -27,10 +26,12 @@ from lsmstate.joins.local.timed.event_time_join import (
     watermark_write,
 )
 from lsmstate.joins.options import GROUPS, STATE, TIME, State, Time, refuse_other_fields
+from lsmstate.joins.shown import join_shown
 from lsmstate.joins.specs.event_time import WATERMARK, EventTime, duration_us
 from lsmstate.opening import open_store
 from lsmstate.option_names import names_checked
 from lsmstate.schema.batches import as_batch
+from lsmstate.shown import Shown, ShownTable
 from lsmstate.stats import StoreStats
 from lsmstate.store import BatchLike, MultimapStore, StreamSchema
 from lsmstate.store_base.key_groups import KeyGroups
@@ -120,7 +121,7 @@ def first_rows(
     return new
 
 
-class Deduplication:
+class Deduplication(Shown):
     """The first row of each key; made by ``deduplicate``."""
 
     def __init__(
@@ -217,11 +218,11 @@ class Deduplication:
         """Return memory, disk and counters of the state."""
         return self._store.stats()
 
-    def _repr_html_(self) -> str:
-        """Show columns, keys, counters and state in a notebook."""
+    def _as_tables(self) -> Iterable[ShownTable]:
+        """Columns, keys, counters and state."""
         described = {"keys": list(self.keys), "event time": self._time}
         title = "Deduplication"
-        return join_html(title, {STREAM: self.schema}, described, self._counts, self._store)
+        return join_shown(title, {STREAM: self.schema}, described, self._counts, self._store)
 
     def close(self) -> None:
         """Release memory, locks and the temporary directory. A second call does nothing."""

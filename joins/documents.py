@@ -1,7 +1,7 @@
 """NaturalJoin: the natural join of documents for plain Python."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
@@ -25,6 +25,7 @@ from lsmstate.joins.specs.malformed import Malformed
 from lsmstate.option_names import names_checked
 from lsmstate.options import MINIMUM_MEMORY_BYTES, STORE_MEMORY_BYTES, parse_bytes
 from lsmstate.schema.batches import arrow_batch
+from lsmstate.shown import Shown, ShownTable
 from lsmstate.stats import StoreStats
 from lsmstate.store import BatchLike
 
@@ -45,7 +46,7 @@ NO_DISTANCE: Final = {
 }
 
 
-class NaturalJoin:
+class NaturalJoin(Shown):
     """Join JSON documents that share at least one attribute, and agree on all they share.
 
     **Attributes** are dotted paths to leaves: ``{"a": {"b": 1}}`` and ``{"a.b": 1}`` have the same
@@ -223,9 +224,9 @@ class NaturalJoin:
         """Return memory, disk and counters of the state."""
         return self._join.stats()
 
-    def _repr_html_(self) -> str:
-        """Show streams, join, counters and state in a notebook."""
-        return self._join._repr_html_()
+    def _as_tables(self) -> Iterable[ShownTable]:
+        """Streams, join, counters and state."""
+        return self._join._as_tables()
 
     def close(self) -> None:
         """Release memory, locks and the temporary directory. A second call does nothing."""

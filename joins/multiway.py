@@ -1,6 +1,6 @@
 """MultiwayJoin: the join for plain Python, with Arrow batches in and Arrow batches out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal, get_args
 
 import pyarrow as pa
@@ -9,7 +9,6 @@ from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.arrow_views import Views
 from lsmstate.joins.asked_condition import AskedCondition
 from lsmstate.joins.conditions.names import named
-from lsmstate.joins.html import join_html
 from lsmstate.joins.kinds import kind_of
 from lsmstate.joins.local.changes.input import UNMATCHED_RETRACTIONS, check_unmatched
 from lsmstate.joins.local.inner.binary_tree_order import BEST, Sample, TriedOrders, best_tree
@@ -29,6 +28,7 @@ from lsmstate.joins.options import (
     refuse_other_fields,
 )
 from lsmstate.joins.protocols import Spec
+from lsmstate.joins.shown import join_shown
 from lsmstate.joins.spec_join import ELSEWHERE, SpecJoin
 from lsmstate.joins.specs.binary_tree import Order
 from lsmstate.joins.specs.changes import FINAL
@@ -45,6 +45,7 @@ from lsmstate.joins.specs.typed_condition import How, in_text, typed_condition
 from lsmstate.joins.specs.within import with_time
 from lsmstate.option_names import names_checked
 from lsmstate.schema.batches import as_batch
+from lsmstate.shown import ShownTable
 from lsmstate.store import BatchLike
 from lsmstate.store_base.checks import nearest
 
@@ -265,11 +266,11 @@ class MultiwayJoin(SpecJoin):
             return late
         return self._views.declared(late, self._came_in)
 
-    def _repr_html_(self) -> str:
-        """Show streams, join, counters and state in a notebook."""
+    def _as_tables(self) -> Iterable[ShownTable]:
+        """Streams, join, counters and state."""
         described = {**self.spec.described(), "conditions": list(map(str, self._asked.filters))}
         title = f"MultiwayJoin: {kind_of(self.spec).name}"
-        return join_html(title, self._declared, described, self.counts, self._store)
+        return join_shown(title, self._declared, described, self.counts, self._store)
 
     @property
     def unmatched_retractions(self) -> int:

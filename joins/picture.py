@@ -3,7 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from rich.panel import Panel
 
 _BOX_WIDTH: Final = 190
 _BOX_HEIGHT: Final = 34
@@ -106,6 +109,12 @@ class Explanation(str):
 
     def _repr_html_(self) -> str:
         return f"{self.picture.svg}<pre>{escape(self)}</pre>"
+
+    def __rich__(self) -> "Panel":
+        from rich.panel import Panel
+        from rich.text import Text
+
+        return Panel(Text(self), title=Text(self.picture.operator), expand=False)
 
 
 def _quoted(text: str) -> str:

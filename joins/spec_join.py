@@ -4,7 +4,7 @@ It opens the state, runs the local join over it, and keeps threads apart. The fa
 what people write: conditions, and types of columns.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime
@@ -14,16 +14,17 @@ from typing import Final, Self
 import pyarrow as pa
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.joins.html import join_html
 from lsmstate.joins.kinds import kind_of, local_join
 from lsmstate.joins.local.parts.results import Results, check_finished
 from lsmstate.joins.options import STATE, State, refuse_other_fields
 from lsmstate.joins.protocols import Batch, Context, LocalJoin, Spec
 from lsmstate.joins.recorded_join import KeptJoin
+from lsmstate.joins.shown import join_shown
 from lsmstate.joins.specs.event_time import EventTime
 from lsmstate.local_directory import directory_path
 from lsmstate.opening import open_store
 from lsmstate.schema.batches import arrow_batch, as_batch
+from lsmstate.shown import Shown, ShownTable
 from lsmstate.stats import StoreStats
 from lsmstate.store import BatchLike, MultimapStore
 from lsmstate.store_base.guard import StoreGuard
@@ -34,7 +35,7 @@ _ON_SPARK: Final = "is an option on Spark only; leave it out"
 ELSEWHERE: Final = {"memory_bytes": "give memory=... instead"}
 
 
-class SpecJoin:
+class SpecJoin(Shown):
     """One local join over one standalone store. Everything is in one bucket."""
 
     def __init__(
@@ -231,10 +232,10 @@ class SpecJoin:
         """Return memory, disk and counters of the state."""
         return self._store.stats()
 
-    def _repr_html_(self) -> str:
-        """Show streams, join, counters and state in a notebook."""
+    def _as_tables(self) -> Iterable[ShownTable]:
+        """Streams, join, counters and state."""
         title, spec = kind_of(self.spec).name, self.spec
-        return join_html(title, spec.streams, spec.described(), self.counts, self._store)
+        return join_shown(title, spec.streams, spec.described(), self.counts, self._store)
 
     def close(self) -> None:
         """Release memory, locks and the temporary directory. A second call does nothing."""

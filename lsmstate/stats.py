@@ -6,11 +6,12 @@
 - A counter that a backend cannot know keeps its default."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from lsmstate.html import html_fields
+from lsmstate.errors import StoreClosedError
+from lsmstate.shown import Shown, ShownTable, fields_shown
 
 #: A shorter wait does not count as a pause.
 PAUSE_SECONDS = 0.001
@@ -96,7 +97,7 @@ class PauseStats:
 
 
 @dataclass(frozen=True, slots=True)
-class StoreStats:
+class StoreStats(Shown):
     """Counters of one store; see ``MultimapStore.stats``.
 
     Attributes:
@@ -142,9 +143,23 @@ class StoreStats:
             "write_amplification": self.writes.amplification,
         }
 
-    def _repr_html_(self) -> str:
-        """Show all counters and ratios in a notebook."""
-        return html_fields("StoreStats", self.as_dict())
+    def _as_tables(self) -> Iterable[ShownTable]:
+        """All counters and ratios."""
+        yield fields_shown("StoreStats", self.as_dict())
+
+
+def state_shown(stats: Callable[[], StoreStats]) -> ShownTable:
+    """What a state takes, as its store's ``stats`` says; that it is closed, if it is."""
+    try:
+        found = stats()
+    except StoreClosedError:
+        return fields_shown("state", {"is_closed": True})
+    own = {
+        "disk_bytes": found.disk_bytes,
+        "memory_bytes": found.memory_bytes,
+        "memory_limit_bytes": found.memory_limit_bytes,
+    }
+    return fields_shown("state", {**own, **found.counters})
 
 
 class PauseRecorder:

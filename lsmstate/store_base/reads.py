@@ -1,7 +1,7 @@
 """Reads that all backends and snapshots share: a StoreReads works on a Reader, inside a guard."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from functools import wraps
 from typing import Concatenate, ParamSpec, Protocol, Self, TypeVar
@@ -14,10 +14,9 @@ from lsmstate.cython_ext.keys.encoded_ranges import EncodedRanges
 from lsmstate.cython_ext.keys.key_codec import KeyBatch
 from lsmstate.cython_ext.keys.key_decode import KeyDecoder
 from lsmstate.cython_ext.rows.row_codec import RowCodec
-from lsmstate.errors import StoreClosedError
-from lsmstate.html import html_fields, html_table
 from lsmstate.pieces import Pieces
-from lsmstate.stats import StoreStats
+from lsmstate.shown import Shown, ShownTable
+from lsmstate.stats import StoreStats, state_shown
 from lsmstate.store import (
     BatchLike,
     Entries,
@@ -91,7 +90,7 @@ class Reader(Protocol):
         ...
 
 
-class StoreReads(ABC):
+class StoreReads(Shown, ABC):
     """The reading half of ``MultimapStore``."""
 
     _guard: StoreGuard
@@ -204,27 +203,14 @@ class StoreReads(ABC):
             found = [self.probe(stream, part, positions).counts > 0 for part in parts]
         return np.concatenate(found) if len(found) > 1 else found[0]
 
-    def _repr_html_(self) -> str:
-        """Show the streams and what they take; a closed store shows its streams."""
+    def _as_tables(self) -> Iterable[ShownTable]:
+        """The streams, and what they take."""
         rows = [
             (stream.name, _listed(stream.key), _listed(stream.rows), str(stream.expiry or ""))
             for stream in self.streams.values()
         ]
-        header = ("stream", "key", "columns", "expires")
-        streams = html_table(type(self).__name__, header, rows)
-        try:
-            stats = self.stats()
-        except StoreClosedError:
-            return streams + "<p>closed</p>"
-        return streams + html_fields(
-            "state",
-            {
-                "disk_bytes": stats.disk_bytes,
-                "memory_bytes": stats.memory_bytes,
-                "memory_limit_bytes": stats.memory_limit_bytes,
-                **stats.counters,
-            },
-        )
+        yield ShownTable(type(self).__name__, ("stream", "key", "columns", "expires"), rows)
+        yield state_shown(self.stats)
 
     def get(self, stream: str, key: KeyValues) -> pa.RecordBatch:
         """Return all rows of one key."""

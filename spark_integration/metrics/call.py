@@ -8,6 +8,7 @@ from typing import Final
 
 from lsmstate.spark_integration.metrics.fan_out import FanOut
 from lsmstate.spark_integration.metrics.observation import BucketMetrics
+from lsmstate.spark_integration.metrics.state_figures import UNKNOWN
 from lsmstate.spark_integration.metrics.worker_memory import measure
 from lsmstate.stats import CacheStats, StoreStats
 from lsmstate.store import MultimapStore
@@ -26,7 +27,8 @@ class CallMetrics:
     is opened. Nothing of it is then cached here.
     """
 
-    def __init__(self, directory: str, pointer: str | None) -> None:
+    def __init__(self, directory: str, pointer: str | None, bucket: int = 0) -> None:
+        self.bucket = bucket
         self.rows_in = 0
         self.copied_rows = 0
         self.watched_rows = 0
@@ -97,6 +99,8 @@ class CallMetrics:
             memory_spare_bytes=memory.get("spare", 0),
             peak_state_bytes=after.peak_memory_bytes,
             state_disk_bytes=after.disk_bytes,
+            bucket=self.bucket,
+            state_rows=after.counters.get("rows", UNKNOWN),
             spilled_bytes=after.spilled_bytes,
             checkpoint_bytes=after.writes.flushed_bytes,
             merged_bytes=after.writes.merged_bytes,

@@ -45,9 +45,9 @@ class MetricsHistory:
         """Note the end of the query, and the error that it ended with."""
         self._append({"end": {"time": time.time(), "exception": exception}})
 
-    def add(self, metrics: QueryMetrics) -> None:
-        """Note a micro-batch. Cost: one small write."""
-        self._append({"batch": as_json(metrics)})
+    def add(self, metrics: QueryMetrics, sizes: Mapping[int, tuple[int, int]]) -> None:
+        """Note a micro-batch, and rows and bytes of all buckets by then. Cost: one small write."""
+        self._append({"batch": as_json(metrics), "sizes": sizes})
 
     def _append(self, line: Mapping[str, Any]) -> None:
         path = os.path.join(self._directory, FILE_NAME)
@@ -69,6 +69,18 @@ def as_json(metrics: QueryMetrics) -> dict[str, Any]:
     """The metrics of a micro-batch as JSON values, with the time and what is computed from them."""
     derived = {name: getattr(metrics, name) for name in RATIOS}
     return {"time": time.time(), **asdict(metrics), **derived}
+
+
+def read_sizes(directory: str, version: str | None) -> dict[int, tuple[int, int]]:
+    """Read what the buckets of a version of the settings took as its newest micro-batch ended;
+    empty if none is noted."""
+    newest: dict[str, list[int]] = {}
+    for name in (_BEFORE, FILE_NAME):
+        for line in _lines(os.path.join(directory, name)):
+            if "start" in line and line["start"].get("version") != version:
+                newest = {}
+            newest = line.get("sizes", newest)
+    return {int(bucket): (rows, size) for bucket, (rows, size) in newest.items()}
 
 
 def read_history(directory: str) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from lsmstate.spark_integration.catalyst.catalyst import observed
 from lsmstate.spark_integration.metrics.fan_out import PLACES
 from lsmstate.spark_integration.metrics.hottest_keys import HOTTEST, place_prefix
 from lsmstate.spark_integration.metrics.query import COUNT, OBSERVATION
+from lsmstate.spark_integration.metrics.state_figures import SIZES
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,8 @@ class BucketMetrics:
     memory_spare_bytes: int
     peak_state_bytes: int
     state_disk_bytes: int
+    bucket: int
+    state_rows: int
     spilled_bytes: int
     checkpoint_bytes: int
     merged_bytes: int
@@ -92,7 +95,7 @@ _SUMMED: Final = (
     "hand_overs",
 )
 #: Those that are shown otherwise than by their sum or their greatest.
-_OTHERWISE: Final = ("commit_us", "hand_over_us")
+_OTHERWISE: Final = ("commit_us", "hand_over_us", "bucket", "state_rows")
 
 
 def observe(frames: DataFrame, counters: Sequence[str] = ()) -> DataFrame:
@@ -103,6 +106,7 @@ def observe(frames: DataFrame, counters: Sequence[str] = ()) -> DataFrame:
         if name not in _OTHERWISE:
             values[name] = _sum(name) if name in _SUMMED else _greatest(name)
     fan_out = (_total("sum", len(_NUMBERS) + place) for place in range(PLACES))
+    sizes = ", ".join(map(_of, ("bucket", "state_rows", "state_disk_bytes")))
     hottest = (f"max(CASE WHEN {_is_at(place)} THEN hottest END)" for place in range(HOTTEST))
     values |= {
         "largest_bucket_rows_in": _greatest("rows_in"),
@@ -111,7 +115,8 @@ def observe(frames: DataFrame, counters: Sequence[str] = ()) -> DataFrame:
         "checkpoint_ms": f"{_sum('commit_us')} / 1000",
         "hand_over_ms": f"{_sum('hand_over_us')} / 1000",
         "longest_hand_over_ms": f"{_greatest('hand_over_us')} / 1000",
-        "bucket_rows_in": f"sort_array(collect_list(metrics[{_NUMBERS.index('rows_in')}]))",
+        "bucket_rows_in": f"sort_array(collect_list({_of('rows_in')}))",
+        SIZES: f"flatten(collect_list(CASE WHEN metrics IS NOT NULL THEN array({sizes}) END))",
         "fan_out": f"array({', '.join(fan_out)})",
         "hottest": f"array({', '.join(hottest)})",
     }
@@ -120,6 +125,11 @@ def observe(frames: DataFrame, counters: Sequence[str] = ()) -> DataFrame:
         f"{COUNT}{name}": _total("sum", first + place) for place, name in enumerate(counters)
     }
     return observed(frames, OBSERVATION, [f"{value} AS {name}" for name, value in values.items()])
+
+
+def _of(name: str) -> str:
+    """What one bucket reports."""
+    return f"metrics[{_NUMBERS.index(name)}]"
 
 
 def _sum(name: str) -> str:

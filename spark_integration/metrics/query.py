@@ -1,10 +1,10 @@
 """Typed metrics of a micro-batch, read from Spark's progress report."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final
 
-from lsmstate.html import html_fields
+from lsmstate.shown import Shown, ShownTable, fields_shown
 from lsmstate.spark_integration.metrics.hottest_keys import HotKey, hottest_keys
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _MEMORY: Final = ("memtable", "cache", "tables", "merge", "probe", "frames", "sp
 
 
 @dataclass(frozen=True, slots=True)
-class QueryMetrics:
+class QueryMetrics(Shown):
     """Metrics of one micro-batch of one query, over the buckets that had rows in it.
 
     Values are sums over these buckets, except those that are called largest or longest. Memory is
@@ -149,15 +149,15 @@ class QueryMetrics:
         """Disk of the largest of these buckets, divided by their mean."""
         return _ratio(self.largest_bucket_disk_bytes * self.buckets, self.state_disk_bytes)
 
-    def _repr_html_(self) -> str:
-        """Show all fields and ratios in a notebook."""
+    def _as_tables(self) -> Iterable[ShownTable]:
+        """All fields and ratios."""
         own = {each.name: getattr(self, each.name) for each in fields(self)}
         own["fan_out"] = " ".join(map(str, self.fan_out))
         own["hottest_keys"] = "; ".join(
             f"{each.key}: {each.rows} rows, {each.share:.1%}" for each in self.hottest_keys
         )
         ratios = {name: getattr(self, name) for name in RATIOS}
-        return html_fields(f"QueryMetrics of micro-batch {self.batch_id}", {**own, **ratios})
+        yield fields_shown(f"QueryMetrics of micro-batch {self.batch_id}", {**own, **ratios})
 
 
 def metrics_of(progress: "StreamingQueryProgress") -> QueryMetrics | None:

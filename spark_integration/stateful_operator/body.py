@@ -75,7 +75,7 @@ def stateful_function(plan: StatefulPlan, function: BucketFunction) -> StatefulF
             for frames in pieces:
                 spool.add(frames)
             previous = read_pointer(state, run.pinned.pointers.get(bucket.number))
-            measured = CallMetrics(directory, previous)
+            measured = CallMetrics(directory, previous, number)
             with attempt_store(plan, run, files, previous) as store:
                 measured.opened(store)
                 batches = _batches(plan, spool, measured)

@@ -9,6 +9,7 @@ copy.
 
 import atexit
 import logging
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -52,8 +53,9 @@ from lsmstate.spark_integration.checkpoint.task_run import (
     STARTS_PROPERTY,
     VERSION_PROPERTY,
 )
-from lsmstate.spark_integration.metrics.history import MetricsHistory
-from lsmstate.spark_integration.metrics.query import metrics_of
+from lsmstate.spark_integration.metrics.history import MetricsHistory, read_sizes
+from lsmstate.spark_integration.metrics.query import OBSERVATION, metrics_of
+from lsmstate.spark_integration.metrics.state_figures import StateFigures
 from lsmstate.spark_integration.plan.stateful_plan import Wanted
 from lsmstate.spark_integration.plan.storage import kept, state_url
 from lsmstate.spark_integration.stateful_operator.operators_above import check_above
@@ -112,6 +114,7 @@ class QueryStarter(StreamingQueryListener):
         self._java = jvm_of(spark)
         #: By id of a running query.
         self._histories: dict[str, MetricsHistory] = {}
+        self._figures: dict[str, StateFigures] = {}
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
         query = self._streams.get(str(event.id))
@@ -129,7 +132,7 @@ class QueryStarter(StreamingQueryListener):
                 for wanted, above in operators_with_path(query.analyzedPlan()):
                     check_above(above, wanted)
                 properties |= _prepare(query, str(event.id), operators[0], self._context)
-                self._note_start(event, operators[0], properties[ROOT_PROPERTY])
+                self._note_start(event, query, operators[0], properties)
             except (LsmStateError, Py4JError, OSError, ValueError) as refusal:
                 sentence = str(refusal)
                 is_over = refuse(query, self._java, sentence)
@@ -139,31 +142,46 @@ class QueryStarter(StreamingQueryListener):
         for name, value in properties.items():
             self._context.setLocalProperty(name, value)
 
-    def _note_start(self, event: QueryStartedEvent, wanted: Wanted, root: str | None) -> None:
-        directory = local_path(root or "")
-        if root is None or directory is None:
+    def _note_start(
+        self,
+        event: QueryStartedEvent,
+        query: Any,
+        wanted: Wanted,
+        properties: Mapping[str, str | None],
+    ) -> None:
+        root, version = properties[ROOT_PROPERTY], properties[VERSION_PROPERTY]
+        directory = None if root is None else local_path(root)
+        known = {} if directory is None else read_sizes(directory, version)
+        self._figures[str(event.id)] = StateFigures(query, self._java, known)
+        if directory is None:
             return  # on another file system nobody appends
         history = self._histories[str(event.id)] = MetricsHistory(directory)
         history.started(
             query_id=str(event.id),
             run_id=str(event.runId),
             name=event.name,
+            version=version,
             operator=wanted.operator,
             explanation=wanted.explanation,
         )
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        """Keep the metrics of the micro-batch beside the state."""
-        history = self._histories.get(str(event.progress.id))
-        metrics = None if history is None else metrics_of(event.progress)
-        if history is not None and metrics is not None:
-            history.add(metrics)
+        """Set Spark's own figures of the state, and keep the metrics beside it."""
+        query_id = str(event.progress.id)
+        figures, history = self._figures.get(query_id), self._histories.get(query_id)
+        metrics = None if figures is None else metrics_of(event.progress)
+        if figures is None or metrics is None:
+            return
+        figures.told(metrics, event.progress.observedMetrics[OBSERVATION])
+        if history is not None:
+            history.add(metrics, figures.sizes)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
         """Do nothing."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         """Note the end."""
+        self._figures.pop(str(event.id), None)
         history = self._histories.pop(str(event.id), None)
         if history is not None:
             history.ended(event.exception)

@@ -11,6 +11,7 @@ import tarfile
 import venv
 import zipfile
 from collections.abc import Callable
+from email.parser import Parser
 from pathlib import Path
 
 import pytest
@@ -119,22 +120,43 @@ def test_a_traceback_names_the_file_of_the_tree(tmp_path: Path) -> None:
     assert "lsmstate.InvalidArgumentError: " in shown.splitlines()[-1]
 
 
-def test_spark_finds_the_data_source_of_an_editable_installation(tmp_path: Path) -> None:
-    clone, site = tmp_path / "clone", tmp_path / "site"
+@pytest.fixture(scope="module")
+def editable(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of packages with an editable installation, made without a compiler."""
+    home = tmp_path_factory.mktemp("editable")
+    clone, site = home / "clone", home / "site"
     shutil.copytree(ROOT, clone, ignore=NOT_CLONED)
     build = subprocess.run(
-        [sys.executable, "setup.py", "--quiet", "editable_wheel", "--dist-dir", str(tmp_path)],
+        [sys.executable, "setup.py", "--quiet", "editable_wheel", "--dist-dir", str(home)],
         cwd=clone,
         env={**os.environ, "LSMSTATE_NO_EXTENSIONS": "1"},
         capture_output=True,
         text=True,
     )
     assert build.returncode == 0, build.stderr[-2000:]
-    (wheel,) = tmp_path.glob("*.editable-*.whl")
+    (wheel,) = home.glob("*.editable-*.whl")
     zipfile.ZipFile(wheel).extractall(site)
+    return site
+
+
+def test_spark_finds_the_data_source_of_an_editable_installation(editable: Path) -> None:
     # As Spark looks: ``pyspark.sql.worker.lookup_data_sources``.
-    code = f"import pkgutil; print(*pkgutil.iter_modules([{str(site)!r}]))"
-    assert "name='pyspark_lsmstate'" in python_says(tmp_path, code).stdout
+    code = f"import pkgutil; print(*pkgutil.iter_modules([{str(editable)!r}]))"
+    assert "name='pyspark_lsmstate'" in python_says(editable, code).stdout
+
+
+def test_the_description_links_to_no_file(editable: Path) -> None:
+    """It is README.md, and is read where none of its files are."""
+    (found,) = editable.glob("*.dist-info/METADATA")
+    metadata = Parser().parsestr(found.read_text(encoding="utf-8"))
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    told = metadata.get_payload()
+    assert isinstance(told, str)
+    targets = re.findall(r"\]\(([^)]*)\)", told)
+    assert [t for t in targets if not t.startswith(("https://", "#"))] == []
+    blocks = [each.code for each in blocks_of(ROOT / "README.md")]
+    assert [code for code in blocks if code not in told] == []
+    assert "Quick start (`docs/quickstart.md`)" in told
 
 
 @each_is_slow
@@ -190,6 +212,16 @@ def test_the_sdist_holds_sources_and_tests(built: Path) -> None:
         p.relative_to(ROOT).as_posix() for p in (ROOT / "tests/data").rglob("*") if p.is_file()
     }
     assert wanted | sources | golden <= names
+
+
+@each_is_slow
+def test_an_index_takes_both(built: Path, installed: Path) -> None:
+    """Their metadata is complete, and their description can be shown."""
+    run(installed, "-m", "pip", "install", "--quiet", "twine", directory=built)
+    files = [path.name for path in built.iterdir()]
+    assert len(files) == 2
+    told = run(installed, "-m", "twine", "check", "--strict", *files, directory=built)
+    assert told.count("PASSED") == 2
 
 
 @each_is_slow

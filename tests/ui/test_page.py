@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lsmstate.spark_integration.metrics.history import MetricsHistory, read_history
+from lsmstate.spark_integration.metrics.history import MetricsHistory, read_history, read_sizes
 from lsmstate.ui.app import ui_app
 from lsmstate.ui.views import Views
 from support.asgi_client import ask
@@ -173,6 +173,19 @@ def test_metrics_are_kept_and_bounded(tmp_path: Path, monkeypatch: pytest.Monkey
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 10_000
     kept.ended("it failed")
     assert read_history(str(tmp_path))["end"]["exception"] == "it failed"
+
+
+def test_sizes_of_buckets_go_on_until_a_rescale(tmp_path: Path) -> None:
+    kept = MetricsHistory(str(tmp_path))
+    assert read_sizes(str(tmp_path), "1") == {}
+    kept.started(version="1")
+    kept._append({"batch": {"batch_id": 0}, "sizes": {3: (5, 70), 4: (1, 20)}})
+    kept.started(version="1")
+    assert read_sizes(str(tmp_path), "1") == {3: (5, 70), 4: (1, 20)}
+    assert read_sizes(str(tmp_path), "2") == {}
+    kept.started(version="2")
+    kept._append({"batch": {"batch_id": 1}, "sizes": {9: (6, 90)}})
+    assert read_sizes(str(tmp_path), "2") == {9: (6, 90)}
 
 
 def test_metrics_that_cannot_be_kept_do_no_harm(

@@ -273,7 +273,7 @@ function rowTable(found) {
       return typeof value === "object" ? JSON.stringify(value) : String(value);
     }),
   }));
-  const more = found.is_more ? `The first ${rows.length} rows.` : `${rows.length} rows.`;
+  const more = found.is_more ? `The first ${rows.length} rows.` : rows.length === 1 ? "1 row." : `${rows.length} rows.`;
   return make("div", {}, table(found.columns.map((name) => [name]), rows), make("p", { class: "note" }, more));
 }
 

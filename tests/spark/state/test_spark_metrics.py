@@ -1,5 +1,6 @@
 """What queries report: numbers that follow from the rows by hand, their listener, Prometheus."""
 
+import json
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -138,6 +139,13 @@ def test_two_queries_two_listeners_and_a_restart(
     shown = generate_latest(registry).decode()
     last = {query.name: found for query in queries for found in reported(query)}
     for query in queries:
+        wait_for(lambda query=query: state_operator(query)["numRowsTotal"] == 9)
+        operator = state_operator(query)
+        assert operator["numRowsUpdated"] == 9
+        assert operator["memoryUsedBytes"] == last[query.name].state_memory_bytes
+        disk = operator["customMetrics"]["lsmstateDiskBytes"]
+        assert disk == last[query.name].state_disk_bytes
+    for query in queries:
         query.stop()
     wait_for(lambda: "query=" not in generate_latest(registry).decode())
 
@@ -169,6 +177,7 @@ def test_two_queries_two_listeners_and_a_restart(
     query = start(spark, one, "one", 1)
     query.processAllAvailable()
     wait_for(lambda: all(len(found) == 3 for found in heard))
+    wait_for(lambda: state_operator(query)["numRowsTotal"] == 9 + 6)
     query.stop()
     spark.streams.removeListener(prometheus)
     prometheus.close()
@@ -186,6 +195,13 @@ def test_two_queries_two_listeners_and_a_restart(
     files = sum(path.stat().st_size for path in (one / "checkpoint/lsmstate").rglob("*.sst"))
     assert last["one"].spilled_bytes + again.spilled_bytes == files
     assert generate_latest(registry) == b""
+
+
+def state_operator(query: Any) -> Any:
+    """Spark's own figures of the operator, of the newest micro-batch with rows."""
+    found = [each for each in query.recentProgress if metrics_of(each) is not None]
+    (operator,) = json.loads(found[-1].json)["stateOperators"]
+    return operator
 
 
 def reported(query: Any) -> list[QueryMetrics]:
