@@ -511,6 +511,8 @@ def _told_error(told: Mapping[str, Any], text: str, what: str) -> InvalidArgumen
     start = max(before + last - len(highlight), 0)
     missing = re.match(r"Required keyword: '(?:this|expression)'", told.get("description") or "")
     remedy = "a column or a value is missing beside it" if missing else "it does not belong here"
+    if not missing and re.match(r"\w", highlight) and re.search(r"\w\s+$", text[:start]):
+        remedy += "; is an AND missing, or are backquotes around a name with a space?"
     return syntax_error(what, text, start, start + len(highlight), remedy)
 
 

@@ -86,10 +86,10 @@ class Page:
         return found["result"].get("value")
 
     def wait_for(self, expression: str, seconds: float = 60) -> Any:
-        """Wait until an expression is true."""
+        """Wait until an expression is true. What it looks for may not be there yet."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            found = self.value(f"!!({expression})")
+            found = self.value(f"(() => {{ try {{ return !!({expression}); }} catch {{ }} }})()")
             if found:
                 return found
             time.sleep(0.2)

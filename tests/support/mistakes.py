@@ -57,6 +57,10 @@ JOINS = (
     Mistake(
         'MultiwayJoin(op, "o.id = p.order_id AND")', "syntax error at 'AND', line 1, column 19"
     ),
+    Mistake(
+        'MultiwayJoin(op, "o.my id = p.order_id")',
+        "is an AND missing, or are backquotes around a name with a space?",
+    ),
     Mistake("MultiwayJoin(op, None)", "on=None: give a condition in SQL"),
     Mistake(
         'MultiwayJoin(op, {"o": "id", "p": "order_id"})', "write a list of columns, as in ['id']"
