@@ -10,8 +10,8 @@ BACKEND ?= lsm
 JSON ?=
 # Releases of PySpark that SQL and DataFrames are converted on; `make spark-releases` tests them.
 SPARK_RELEASES ?= 4.0.5 4.1.4 4.2.1 4.3.0
-# Processes that run the tests, each with a Spark session of its own; a file of tests stays in one.
-# tests/conftest.py orders the files.
+# Processes that run the tests; a file of tests stays in one. Those with tests of Spark go to the first
+# one, as long as it can take them (tests/support/one_spark.py).
 JOBS ?= 2
 DIST := --dist loadfile --no-loadscope-reorder
 # Further arguments of pytest, e.g. ARGS="-k layers".

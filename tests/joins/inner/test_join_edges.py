@@ -336,7 +336,7 @@ def test_late_rows_come_out_as_they_came():
         assert join.late_rows.equals(batch)
 
 
-@each_value(times=4, name=CASES, operator=OPERATORS)
+@each_value(times=3, name=CASES, operator=OPERATORS)
 def test_in_memory_at_once(operator, name):
     streams = streams_of(CASES[name])
     with open_join(streams, operator, backend="memory") as join:
@@ -345,7 +345,7 @@ def test_in_memory_at_once(operator, name):
     assert found_rows(pieces, streams) == expected_rows(CASES[name], operator)
 
 
-@each_value(times=2, name=CASES, operator=OPERATORS)
+@each_value(name=CASES, operator=OPERATORS)
 def test_on_our_store_with_a_restart_after_every_batch(tmp_path, operator, name):
     streams = streams_of(CASES[name])
     batches = [

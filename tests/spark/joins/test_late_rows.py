@@ -137,10 +137,14 @@ def random_batch(rng: random.Random, batch: int, first: int, watermark: int) -> 
     ("operator", "join"),
     [
         ("inner, with a result time", ""),
-        ("changes, full", "FULL"),
         *(
             pytest.param(*each, marks=pytest.mark.stress)
-            for each in (("inner", ""), ("final", "FULL"), ("changes, inner", ""))
+            for each in (
+                ("inner", ""),
+                ("final", "FULL"),
+                ("changes, full", "FULL"),
+                ("changes, inner", ""),
+            )
         ),
     ],
 )

@@ -38,6 +38,7 @@ def pair(spark: Any, home: Path) -> dict[str, Any]:
     return {name: FileStream(home / name, "k BIGINT").add(table).read(spark) for name in "ab"}
 
 
+@pytest.mark.stress
 def test_odd_names_and_nested_types_come_through(spark: Any, tmp_path: Path) -> None:
     """Names like our own, with dots and quotes, many columns, one stream twice, one bucket."""
     odd = spark.sql(

@@ -70,6 +70,7 @@ def all_types_table(rows: int, seed: int) -> pa.Table:
     return pa.table(columns)
 
 
+@pytest.mark.stress
 def test_every_type_comes_through_unchanged(spark: Any, tmp_path: Path) -> None:
     a = FileStream(tmp_path / "a", ALL_TYPES).add(*pieces(all_types_table(120, 1), 3))
     b = FileStream(tmp_path / "b", "k BIGINT, note STRING").add(

@@ -119,7 +119,8 @@ def fail(_bucket: Any) -> None:
     raise ValueError("no such customer")
 
 
-@pytest.mark.parametrize("how", [pytest.param("raises", marks=pytest.mark.stress), "is killed"])
+@pytest.mark.stress
+@pytest.mark.parametrize("how", ["raises", "is killed"])
 def test_a_function_that_ends_midway_leaves_the_state_as_it_was(
     spark: Any, tmp_path: Path, how: str
 ) -> None:

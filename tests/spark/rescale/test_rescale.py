@@ -340,6 +340,7 @@ def one_batch(query: Query) -> Query:
     return query
 
 
+@pytest.mark.stress
 def test_what_cannot_be_rescaled_is_refused(
     one_batch: Query, tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,7 +47,7 @@ def test_each_new_bucket_is_sent_once_and_each_old_file_fetched_once(
 @pytest.mark.parametrize(
     ("how", "step"),
     [
-        ("fail_at", 7),
+        pytest.param("fail_at", 7, marks=pytest.mark.stress),
         ("dead_from", 5),
         pytest.param("fail_at", 1, marks=pytest.mark.stress),
         pytest.param("dead_from", 1, marks=pytest.mark.stress),

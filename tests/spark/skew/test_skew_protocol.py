@@ -236,6 +236,7 @@ def test_keys_that_python_has_no_value_for_are_counted(
     assert key.rows == 60
 
 
+@pytest.mark.stress
 def test_tasks_of_a_given_up_future_that_end_late_change_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -361,8 +361,27 @@ WHERE c.ck = o.ck AND o.ok = l.ok AND price > (SELECT avg(price) FROM ord WHERE 
 GROUP BY c.ck ORDER BY c.ck"""
 
 
+SMALL = """
+SELECT c.ck, count(*) AS n, max(price) AS most FROM cust c, ord o
+WHERE c.ck = o.ck AND price > (SELECT avg(price) FROM ord WHERE ck IS NOT NULL)
+GROUP BY c.ck ORDER BY c.ck"""
+
+
+@pytest.mark.parametrize(
+    ("sql", "fragments"),
+    [
+        pytest.param(SMALL, ("join of c, o", "ord"), id="small"),
+        pytest.param(
+            LARGE, ("join of c, o, l", "ord", "line"), marks=pytest.mark.stress, id="large"
+        ),
+    ],
+)
 def test_staged_answers_after_every_micro_batch(
-    spark: Any, view_files: dict[str, FileStream], tmp_path: Path
+    spark: Any,
+    view_files: dict[str, FileStream],
+    tmp_path: Path,
+    sql: str,
+    fragments: tuple[str, ...],
 ):
     """Also when a micro-batch fails after its answer, and is repeated."""
     answers: dict[int, list[tuple[Any, ...]]] = {}
@@ -376,8 +395,8 @@ def test_staged_answers_after_every_micro_batch(
             raise RuntimeError("the sink is away")
 
     def start() -> Any:
-        staged = streaming_sql(spark, LARGE, state=State(buckets=2)).staged(str(tmp_path))
-        assert staged.fragments == ("join of c, o, l", "ord", "line")
+        staged = streaming_sql(spark, sql, state=State(buckets=2)).staged(str(tmp_path))
+        assert staged.fragments == fragments
         return staged.start(keep, trigger={"availableNow": True})
 
     with pytest.raises(Exception, match="the sink is away"):
@@ -385,10 +404,10 @@ def test_staged_answers_after_every_micro_batch(
     start().awaitTermination()
     assert failed == [1]
     for number in range(FILES):
-        assert answers[number] == so_far(view_files, number + 1, LARGE)
+        assert answers[number] == so_far(view_files, number + 1, sql)
     assert len(answers[FILES - 1]) > 5
     for changed in ("c.ck = o.ck + 1", "c.ck = o.ck AND c.ck < 40"):
-        other = streaming_sql(spark, LARGE.replace("c.ck = o.ck", changed), state=State(buckets=2))
+        other = streaming_sql(spark, sql.replace("c.ck = o.ck", changed), state=State(buckets=2))
         with pytest.raises(InvalidArgumentError, match="belongs to a query with the fragments"):
             other.staged(str(tmp_path)).start(keep)
 

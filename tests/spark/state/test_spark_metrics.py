@@ -116,12 +116,14 @@ def start(spark: Any, home: Path, name: str, buckets: int) -> Any:
 
 
 @pytest.mark.spark
+@pytest.mark.parametrize("restarts", [False, pytest.param(True, marks=pytest.mark.stress)])
 def test_two_queries_two_listeners_and_a_restart(
     spark: Any,
     tmp_path: Path,
     heard: Any,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
+    restarts: bool,
 ) -> None:
     caplog.set_level(logging.INFO, "lsmstate")
     registry = CollectorRegistry()
@@ -169,6 +171,10 @@ def test_two_queries_two_listeners_and_a_restart(
     assert len(lines) == 4
     assert sum("query one batch 0: 9 rows in, 7 out" in line for line in lines) == 2
 
+    if not restarts:
+        spark.streams.removeListener(prometheus)
+        prometheus.close()
+        return
     # b has 1 and 9, so its filter is asked for each of these; all but 1 are absent.
     absent = 5
     FileStream(one / "a", "", files=1).add(keys(1, 4, 5, 6, 7, 8))

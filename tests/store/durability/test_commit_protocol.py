@@ -271,7 +271,9 @@ def test_a_bucket_idle_for_hundreds_of_batches(spark: SimulatedSpark) -> None:
     goes_on_exactly(spark)
 
 
-@pytest.mark.parametrize("back", [0, 1, RETAINED])
+@pytest.mark.parametrize(
+    "back", [RETAINED, *(pytest.param(back, marks=pytest.mark.stress) for back in (0, 1))]
+)
 def test_set_back_to_an_older_batch(spark: SimulatedSpark, back: int) -> None:
     """The future that is given up stands in the way of nothing, however far the query had come."""
     for batch_id in range(9):

@@ -23,7 +23,7 @@ KEY = pa.schema([("k", pa.int64())])
 ROWS = pa.schema([("k", pa.int64()), ("text", pa.string())])
 TIMED = pa.schema([("k", pa.int64()), ("at", pa.int64())])
 STREAMS = [StreamSchema(name, KEY, ROWS) for name in "ab"]
-SESSIONS = 60
+SESSIONS = 40
 SMALL = Options(memory_bytes=5 * MIB)
 
 
@@ -130,7 +130,8 @@ def test_a_store_that_is_opened_with_a_smaller_limit_holds_it(tmp_path, merging)
         store.check()
 
 
-@each_value(backend=["rocksdb", "memory"], commits=[True, False])
+@pytest.mark.parametrize("backend", [pytest.param("rocksdb", marks=pytest.mark.stress), "memory"])
+@pytest.mark.parametrize("commits", [pytest.param(True, marks=pytest.mark.stress), False])
 def test_the_other_backends_leave_few_files(tmp_path, backend, commits):
     sessions = 2 * SESSIONS
     for session in range(sessions):
