@@ -108,6 +108,51 @@ class LinearBound:
         return least, most, is_null
 
 
+@dataclass(frozen=True, slots=True)
+class WholeBound:
+    """A column of whole numbers or of times, and what is added to it: a bound that is exact."""
+
+    column: Column
+    added: int
+
+    def limits(self, columns: Values, kind: pa.DataType, *, is_low: bool) -> pa.Array:
+        """Of each row the lower or the upper limit, as a key of this type. It is null where the
+        column is, and where nothing is beyond it."""
+        values = columns(self.column)
+        is_time = pa.types.is_timestamp(values.type)
+        whole = values.view(pa.int64()) if is_time else values.cast(pa.int64())
+        nulls = np.asarray(whole.is_null().to_numpy(zero_copy_only=False))
+        numbers = np.asarray(pc.fill_null(whole, 0).to_numpy(zero_copy_only=False))
+        least, most = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+        is_over = numbers > most - max(self.added, 0)
+        is_under = numbers < least - min(self.added, 0)
+        with np.errstate(over="ignore"):
+            found = np.where(is_over, most, np.where(is_under, least, numbers + self.added))
+        limits = pa.array(found, mask=nulls | (is_over if is_low else is_under))
+        return limits.view(kind) if is_time else limits
+
+
+def whole_bound(target: Expression, difference: Linear, streams: Streams) -> WholeBound | None:
+    """What ``target`` is compared with, if it and what bounds it are columns of whole numbers, or
+    of times in microseconds."""
+    if difference.is_narrow or difference.is_decimal or difference.slack:
+        return None
+    factor = difference.terms[target]
+    rest = {atom: -each / factor for atom, each in difference.terms.items() if atom != target}
+    if len(rest) != 1:
+        return None
+    ((other, times),) = rest.items()
+    added = -difference.constant / factor
+    if not isinstance(target, Column) or not isinstance(other, Column):
+        return None
+    kinds = [type_of(each, streams) for each in (target, other)]
+    are_whole = all(map(pa.types.is_signed_integer, kinds))
+    are_times = all(pa.types.is_timestamp(kind) and kind.unit == "us" for kind in kinds)
+    if times != 1 or added.denominator != 1 or not (are_whole or are_times):
+        return None
+    return WholeBound(other, int(added))
+
+
 def linear(expression: Expression, streams: Streams) -> Linear | None:
     """The expression as a sum; None if it is none."""
     match expression:

@@ -18,11 +18,13 @@ from lsmstate.joins.conditions.evaluate import Values, evaluated
 from lsmstate.joins.conditions.key_parts import KeyPart, Streams, compared_parts
 from lsmstate.joins.conditions.linear import (
     LinearBound,
+    WholeBound,
     as_keys,
     bound_of,
     difference,
     key_part,
     linear,
+    whole_bound,
 )
 from lsmstate.joins.conditions.predicate import (
     Between,
@@ -49,14 +51,16 @@ class Restriction:
     conjunct: Expression
     part: KeyPart
     sign: Sign
-    bound: KeyPart | LinearBound
+    bound: KeyPart | LinearBound | WholeBound
     takes_nan: bool = False
     """Whether a stored NaN is a candidate although it is above the bound."""
+    whole: WholeBound | None = None
+    """The bound without what it is widened by, where whole numbers or times are compared."""
 
     @property
     def is_exact(self) -> bool:
         """Whether it says all that the conjunct does."""
-        return isinstance(self.bound, KeyPart)
+        return not isinstance(self.bound, LinearBound)
 
     @property
     def is_lower(self) -> bool:
@@ -110,10 +114,13 @@ def _within(
     assert isinstance(compared.left, Call)
     (of,), most = compared.left.arguments, compared.right
     both = (of, most), (Call("negative", (most,)), of)
-    found = [_rearranged(target, conjunct, "<=", *sides, streams) for sides in both]
-    # A NaN is at no distance.
+    found = [_rearranged(target, conjunct, sign, *sides, streams) for sides in both]
+    # A NaN is at no distance. Neither end alone says what a distance does.
+    is_whole = all(each is not None and each.whole is not None for each in found)
     return tuple(
-        Restriction(each.conjunct, each.part, each.sign, each.bound) for each in found if each
+        replace(each, takes_nan=False, whole=each.whole if is_whole else None)
+        for each in found
+        if each
     )
 
 
@@ -182,7 +189,21 @@ def _rearranged(
             kind = "<=" if kind == "=" else kind
     part = key_part(atom, streams)
     takes_nan = takes_nan and pa.types.is_floating(part.type)
-    return Restriction(conjunct, part, kind, bound, takes_nan)
+    # A sum of several streams may overflow where it is compared, which is an error.
+    is_apart = all(len(streams_of(side)) < 2 for side in (left, right))
+    is_distance = isinstance(conjunct, Compare) and _is_distance(conjunct)
+    whole = whole_bound(atom, found, streams) if is_apart or is_distance else None
+    return Restriction(conjunct, part, kind, bound, takes_nan, whole)
+
+
+def _is_distance(conjunct: Compare) -> bool:
+    """Whether a distance of two numbers is compared with a constant."""
+    match conjunct:
+        case Compare(">" | ">=", Constant(), Call("abs", (_,))):
+            return True
+        case Compare("<" | "<=", Call("abs", (_,)), Constant()):
+            return True
+    return False
 
 
 class Range:
@@ -199,6 +220,15 @@ class Range:
         self.includes_high = any(each.sign != "<" or not each.is_exact for each in self.upper)
         #: Whether a stored NaN is a candidate beside it.
         self.takes_nan = bool(self.upper) and all(each.takes_nan for each in self.upper)
+
+    def exactly(self) -> "Range | None":
+        """The same range by exact bounds; None if not all of it has some."""
+        found = [
+            each if each.is_exact else replace(each, bound=each.whole)
+            for each in self.restrictions
+            if each.is_exact or each.whole is not None
+        ]
+        return Range(found) if len(found) == len(self.restrictions) else None
 
     @property
     def answered(self) -> frozenset[Expression]:
@@ -228,6 +258,8 @@ def _limit(restriction: Restriction, columns: Values, rows: int, *, is_low: bool
     bound = restriction.bound
     if isinstance(bound, KeyPart):
         return bound.values(columns, rows)
+    if isinstance(bound, WholeBound):
+        return bound.limits(columns, restriction.part.type, is_low=is_low)
     least, most, is_null = bound.widened(columns, rows)
     keys = as_keys(least if is_low else most, restriction.part.type, is_low=is_low)
     if not is_null.any():

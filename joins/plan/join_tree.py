@@ -196,10 +196,13 @@ class MultiJoin:
     joined by a distance beside."""
     is_linked: bool = True
     """Whether key classes link all inputs."""
+    shown: frozenset[Column] | None = None
+    """The columns that are read above; None: all."""
 
     @cached_property
     def columns(self) -> tuple[Column, ...]:
-        return tuple(column for node in self.inputs for column in node.columns)
+        found = (column for node in self.inputs for column in node.columns)
+        return tuple(each for each in found if self.shown is None or each in self.shown)
 
     @cached_property
     def common_keys(self) -> tuple[KeyClass, ...]:

@@ -32,49 +32,83 @@ Reads = Callable[[Column], bool]
 
 
 def pruned(
-    plan: Node, needed: Iterable[Column] | None = None, *, reads: Reads = lambda _: False
+    plan: Node,
+    needed: Iterable[Column] | None = None,
+    *,
+    reads: Reads = lambda _: False,
+    shows_all: bool = True,
+    made: dict[Node, frozenset[Column]] | None = None,
 ) -> Node:
     """The plan, whose multi-way joins have a ``Project`` as every input.
 
-    ``needed``: the columns of the root that are read, by default all. Operators that do not say
-    what they read are taken to read all of their inputs. ``reads``: what multi-way joins need
-    beside their conditions.
+    Args:
+        plan: The plan.
+        needed: The columns of the root that are read; None: all. Operators that do not say what
+            they read are taken to read all of their inputs.
+        reads: What multi-way joins need beside their conditions.
+        shows_all: Whether results of multi-way joins have all columns that enter them; otherwise
+            only those that are read.
+        made: Nodes that are left as they are, with all below them; set to what is read of them.
     """
-    wanted = frozenset(plan.columns if needed is None else needed)
-    match plan:
-        case Source():
+    return _Pruning(reads, shows_all, {} if made is None else made).of(plan, needed)
+
+
+class _Pruning:
+    def __init__(self, reads: Reads, shows_all: bool, made: dict[Node, frozenset[Column]]) -> None:
+        self._reads = reads
+        self._shows_all = shows_all
+        self._made = made
+
+    def of(self, plan: Node, needed: Iterable[Column] | None = None) -> Node:
+        wanted = frozenset(plan.columns if needed is None else needed)
+        if plan in self._made:
+            self._made[plan] |= wanted
             return plan
-        case MultiJoin():
-            return _pruned_join(plan, wanted, reads)
-        case Project():
-            values = tuple((column, value) for column, value in plan.values if column in wanted)
-            below = pruned(plan.input, _columns(value for _, value in values), reads=reads)
-            if len(values) == len(plan.values):
-                return with_inputs(plan, [below])
-            return Project(below, values)
-        case Filter():
-            both = wanted | columns_of(plan.condition)
-            return with_inputs(plan, [pruned(plan.input, both, reads=reads)])
-        case Alias():
-            return with_inputs(plan, [pruned(plan.input, wanted, reads=reads)])
-        case Join():
-            both = wanted | (columns_of(plan.condition) if plan.condition else frozenset())
-            sides = [pruned(s, both & set(s.columns), reads=reads) for s in plan.inputs]
-            return with_inputs(plan, sides)
-        case Other():
-            return with_inputs(plan, [_pruned_below(plan, child, reads) for child in plan.inputs])
+        match plan:
+            case Source():
+                return plan
+            case MultiJoin():
+                return self._join(plan, wanted)
+            case Project():
+                values = tuple((column, value) for column, value in plan.values if column in wanted)
+                below = self.of(plan.input, _columns(value for _, value in values))
+                if len(values) == len(plan.values):
+                    return with_inputs(plan, [below])
+                return Project(below, values)
+            case Filter():
+                both = wanted | columns_of(plan.condition)
+                return with_inputs(plan, [self.of(plan.input, both)])
+            case Alias():
+                return with_inputs(plan, [self.of(plan.input, wanted)])
+            case Join():
+                both = wanted | (columns_of(plan.condition) if plan.condition else frozenset())
+                sides = [self.of(s, both & set(s.columns)) for s in plan.inputs]
+                return with_inputs(plan, sides)
+            case Other():
+                return with_inputs(plan, [self._below(plan, child) for child in plan.inputs])
+
+    def _below(self, node: Other, child: Node) -> Node:
+        """The same columns for an operator of several inputs, such as a union, which goes by
+        place."""
+        if len(node.inputs) > 1:
+            found = self.of(child)
+            same = tuple((column, column) for column in child.columns)
+            return found if found.columns == child.columns else Project(found, same)
+        return self.of(child, node.reads)
+
+    def _join(self, plan: MultiJoin, wanted: frozenset[Column]) -> MultiJoin:
+        join = _pruned_join(plan, wanted, self)
+        if self._shows_all:
+            return join
+        shown = frozenset(c for c in join.columns if c in wanted or self._reads(c))
+        # A result without columns is none.
+        return replace(join, shown=shown or frozenset(join.columns[:1]))
+
+    def reads(self, column: Column) -> bool:
+        return self._reads(column)
 
 
-def _pruned_below(node: Other, child: Node, reads: Reads) -> Node:
-    """The same columns for an operator of several inputs, such as a union, which goes by place."""
-    if len(node.inputs) > 1:
-        found = pruned(child, reads=reads)
-        same = tuple((column, column) for column in child.columns)
-        return found if found.columns == child.columns else Project(found, same)
-    return pruned(child, node.reads, reads=reads)
-
-
-def _pruned_join(join: MultiJoin, wanted: frozenset[Column], reads: Reads) -> MultiJoin:
+def _pruned_join(join: MultiJoin, wanted: frozenset[Column], pruning: _Pruning) -> MultiJoin:
     computed: dict[tuple[int, Expression], Column] = {}
     names = _key_names()
 
@@ -93,12 +127,12 @@ def _pruned_join(join: MultiJoin, wanted: frozenset[Column], reads: Reads) -> Mu
     read = frozenset(c for key in classes for _, c in key) | _columns(conditions)
     inputs: list[Project] = []
     for place, node in enumerate(join.inputs):
-        kept = [c for c in node.columns if c in wanted or c in read or reads(c)]
+        kept = [c for c in node.columns if c in wanted or c in read or pruning.reads(c)]
         own = [(column, value) for (at, value), column in computed.items() if at == place]
         if not kept and not own:
             kept = list(node.columns[:1])  # a row without columns is none
         values: list[tuple[Column, Expression]] = [*((column, column) for column in kept), *own]
-        below = pruned(node, _columns(v for _, v in values), reads=reads)
+        below = pruning.of(node, _columns(v for _, v in values))
         inputs.append(Project(below, tuple(values)))
     keys = tuple(KeyClass(tuple(members)) for members in classes)
     return replace(join, inputs=tuple(inputs), keys=keys, conditions=conditions)

@@ -67,6 +67,11 @@ def explained_aggregate(node: Other, reason: str | None) -> str:
     return f"{shown}{by}: left to Spark, which reads each result: {reason}"
 
 
+def explained_columns(shown: int, entering: int) -> str:
+    """A line about the columns of results."""
+    return f"{shown} of {entering} columns leave the operator, since nothing above reads the others"
+
+
 def _of_join(node: Other, is_join: Callable[[Node], bool]) -> JoinAggregate | str:
     assert node.aggregation is not None
     found = _values(node.inputs[0], is_join)

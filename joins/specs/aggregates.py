@@ -16,6 +16,9 @@ from lsmstate.joins.conditions.columns import Column
 from lsmstate.joins.conditions.evaluate import type_of
 from lsmstate.joins.conditions.predicate import Expression, columns_of, text_of
 
+#: The stream that the operation of a result, which says whether it comes or goes, is a column of.
+OPERATION_STREAM: Final = ""
+
 AggregateFunction = Literal["count", "sum", "min", "max"]
 #: Digits of a sum of decimals, before the query above gives it a type.
 _SUM_DIGITS: Final = 38
@@ -46,6 +49,12 @@ class Aggregates:
     """What is equal in a group, nulls included. Groups that only the query above takes for one,
     such as -0.0 and 0.0, may be handed out apart."""
     partials: tuple[Partial, ...]
+
+    @property
+    def streams_read(self) -> set[str]:
+        """The streams of which columns are read."""
+        read = [*self.by, *(each.of for each in self.partials)]
+        return {stream for each in read for stream in streams_read(each)}
 
     def schema(self, streams: Mapping[str, pa.Schema]) -> pa.Schema:
         """The columns that are handed out: ``g0``, ``g1`` ... of the group, then ``p0``, ``p1`` ...

@@ -109,6 +109,27 @@ class Step:
             return "range"
         return "key" if self.equal else "scan"
 
+    @cached_property
+    def counting(self) -> "Step | None":
+        """The same step by exact bounds: all rows that the index has in a range match, so that
+        they can be counted. None if some have to be judged."""
+        low = None if self.low is None else self.low.exactly()
+        if self.kind not in ("key", "range") or (low is None and self.low is not None):
+            return None
+        answered = frozenset[Expression]() if low is None else low.answered
+        if not all(check.predicate in answered for check in self.checks):
+            return None
+        return replace(self, low=low, second=None, checks=())
+
+    @property
+    def reads(self) -> set[str]:
+        """The streams that it asks for columns."""
+        ranges = [each for each in (self.low, self.high, self.second) if each is not None]
+        found = [*self.equal, *(each for own in ranges for each in own.restrictions)]
+        asked = {name for each in found for name in streams_of(each.conjunct)}
+        asked |= {name for check in self.checks for name in streams_of(check.predicate)}
+        return asked - {self.target}
+
 
 @dataclass(frozen=True)
 class ThetaSpec:

@@ -1,4 +1,4 @@
-"""Results that leave an inner join as partial aggregates.
+"""Results that leave a join as partial aggregates.
 
 The state and the settings of such a join are those of the same join without aggregates, so either
 goes on with what the other stored.
@@ -15,9 +15,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.conditions.columns import Column
 from lsmstate.joins.local.aggregates.groups import Groups
 from lsmstate.joins.protocols import Spec
-from lsmstate.joins.specs.aggregates import Aggregates
+from lsmstate.joins.specs.aggregates import OPERATION_STREAM, Aggregates
+from lsmstate.joins.specs.changes import OPERATION
 from lsmstate.spark_integration.catalyst.catalyst import (
     ColumnIds,
     analyzed_plan,
@@ -42,10 +44,15 @@ class UngroupedError(InvalidArgumentError):
 
 @dataclass(frozen=True)
 class KnownJoin:
-    """A join that was made, and may be made again with partial aggregates for results."""
+    """A join that was made, and may be made again with partial aggregates or fewer columns for
+    results."""
 
     streams: Mapping[str, DataFrame]
+    columns: Mapping[Column, T.StructField]
+    """Those of a result, in their order. The operation is one of OPERATION_STREAM."""
     grouped: "Callable[[GroupedResults], DataFrame]"
+    narrowed: Callable[[Sequence[Column]], DataFrame | None]
+    """Makes it with some columns for results; None if all of them would leave it all the same."""
 
 
 #: Joins, each with the analyzed plan of its result.
@@ -85,6 +92,8 @@ class GroupedResults:
         *,
         late: LateRows = NO_LATE_ROWS,
         most_results: float | None = None,
+        shown: Mapping[str, pa.Schema] | None = None,
+        unmatched: str = "count",
     ) -> DataFrame:
         """Make an operator of a join.
 
@@ -95,6 +104,8 @@ class GroupedResults:
             residual: Conditions that are left to Spark.
             late: What becomes of late rows.
             most_results: Most results for each row of a batch.
+            shown: The streams and columns of a result; None: all of the inputs.
+            unmatched: What becomes of a retraction of a row that is not stored.
 
         Returns:
             For each micro-batch and bucket one row per group, more if the groups take more than a
@@ -105,8 +116,21 @@ class GroupedResults:
         """
         if residual:
             raise UngroupedError(f"{residual[0]} is left to Spark, which judges each result by it")
-        streams: Mapping[str, pa.Schema] = {source.name: source.rows for source in inputs.plans}
+        streams = shown or {source.name: source.rows for source in inputs.plans}
         plan = replace(plan, output=self.aggregates.schema(streams), parts=())
         groups = partial(Groups, self.aggregates, streams, plan.memory_bytes // _GROUPS_SHARE)
-        function = run_join(spec, plan.inputs, late=late, most_results=most_results, groups=groups)
+        function = run_join(
+            spec,
+            plan.inputs,
+            unmatched=unmatched,
+            late=late,
+            most_results=most_results,
+            groups=groups,
+        )
         return stateful_operator(plan, inputs, function, self.output)
+
+
+def shown_streams(rows: Mapping[str, pa.Schema], *, emits_changes: bool) -> Mapping[str, pa.Schema]:
+    """The streams of a result, whose columns stand side by side, with that of the operation."""
+    operation = {OPERATION_STREAM: pa.schema([(OPERATION, pa.string())])} if emits_changes else {}
+    return {**operation, **rows}

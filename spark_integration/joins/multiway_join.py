@@ -7,15 +7,17 @@
 - An unknown or contradictory option raises InvalidArgumentError before anything runs.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import types as T
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.conditions.classify import split_condition
+from lsmstate.joins.conditions.columns import Column as StreamColumn
 from lsmstate.joins.conditions.key_classes import written_pairs
 from lsmstate.joins.local.changes.input import check_unmatched
 from lsmstate.joins.options import (
@@ -31,16 +33,18 @@ from lsmstate.joins.options import (
     check_most_results,
     refuse_most_results,
 )
-from lsmstate.joins.specs.changes import FINAL
+from lsmstate.joins.specs.aggregates import OPERATION_STREAM
+from lsmstate.joins.specs.changes import FINAL, OPERATION, operation_columns
 from lsmstate.joins.specs.event_time import TimedSpec, TimeOptions
 from lsmstate.joins.specs.interval_warnings import warn_of_kept_rows
 from lsmstate.joins.specs.multi_key import GraphSpec, create_spec
-from lsmstate.joins.specs.one_key import Condition, JoinSpec, check_streams
+from lsmstate.joins.specs.one_key import Condition, JoinSpec, check_streams, output_names
 from lsmstate.joins.specs.typed_condition import How, TypedCondition, in_text, typed_condition
 from lsmstate.joins.specs.within import with_time
 from lsmstate.option_names import names_checked
 from lsmstate.spark_integration.catalyst.catalyst import is_classic
 from lsmstate.spark_integration.catalyst.conditions import column_text
+from lsmstate.spark_integration.catalyst.names import quoted
 from lsmstate.spark_integration.joins.aggregated import (
     GroupedResults,
     KnownJoin,
@@ -176,7 +180,9 @@ def multiway_join(
         ```
     """
 
-    def make(grouped: GroupedResults | None) -> DataFrame:
+    def make(
+        grouped: GroupedResults | None = None, wanted: Collection[StreamColumn] | None = None
+    ) -> Joined:
         return joined(
             streams,
             on,
@@ -190,13 +196,66 @@ def multiway_join(
             time=time,
             state=state,
             grouped=grouped,
+            wanted=wanted,
         )
 
-    found = make(None)
-    shows_all = len(found.columns) == sum(len(frame.columns) for frame in streams.values())
-    if emit == "append" and shows_all and is_classic(found.sparkSession):
-        remember(found, KnownJoin(streams, make))
-    return found
+    def narrowed(wanted: Sequence[StreamColumn]) -> DataFrame | None:
+        narrow = make(wanted=wanted)
+        is_narrow = len(narrow.frame.columns) < len(found.frame.columns)
+        return narrow.selected(streams, wanted) if is_narrow else None
+
+    found = make()
+    if is_classic(found.frame.sparkSession) and (columns := found.columns(streams)):
+        known = KnownJoin(
+            found.with_operation(streams), columns, lambda each: make(each).frame, narrowed
+        )
+        remember(found.frame, known)
+    return found.frame
+
+
+class Joined(NamedTuple):
+    """The result of a join."""
+
+    frame: DataFrame
+    shown: Collection[str]
+    """The streams that it has columns of; none where that is not known."""
+    operations: Mapping[str, str]
+    """The operation column of each stream that is a changelog."""
+    emits_changes: bool = False
+
+    def columns(self, streams: Mapping[str, DataFrame]) -> Mapping[StreamColumn, T.StructField]:
+        """Those of the result, in their order; none where it has others beside."""
+        columns, fields = list(self._names(streams)), self.frame.schema.fields
+        return dict(zip(columns, fields, strict=True)) if len(columns) == len(fields) else {}
+
+    def selected(
+        self, streams: Mapping[str, DataFrame], wanted: Sequence[StreamColumn]
+    ) -> DataFrame:
+        """Some columns of the result, in this order."""
+        names = self._names(streams)
+        return self.frame.select(*(quoted(names[each]) for each in wanted))
+
+    def _names(self, streams: Mapping[str, DataFrame]) -> Mapping[StreamColumn, str]:
+        """What the columns of a result are called."""
+        shown = {
+            name: [each for each in frame.columns if each != self.operations.get(name)]
+            for name, frame in streams.items()
+            if name in self.shown
+        }
+        called = output_names(shown)
+        columns = {
+            StreamColumn(name, column): found
+            for name, own in shown.items()
+            for column, found in zip(own, called[name], strict=True)
+        }
+        operation = StreamColumn(OPERATION_STREAM, OPERATION)
+        return {operation: OPERATION, **columns} if self.emits_changes else columns
+
+    def with_operation(self, streams: Mapping[str, DataFrame]) -> Mapping[str, DataFrame]:
+        """The streams whose columns it has, with that of the operation."""
+        if not self.emits_changes:
+            return streams
+        return {**streams, OPERATION_STREAM: self.frame.select(OPERATION)}
 
 
 def joined(
@@ -213,9 +272,11 @@ def joined(
     time: Time = TIME,
     state: State = STATE,
     grouped: GroupedResults | None = None,
-) -> DataFrame:
-    """``multiway_join``, whose results may be aggregated before they leave an inner join. It raises
-    UngroupedError if they cannot be."""
+    wanted: Collection[StreamColumn] | None = None,
+) -> Joined:
+    """``multiway_join``, whose results may be aggregated before they leave the join. It raises
+    UngroupedError if they cannot be. ``wanted``: columns that the query above reads; others may
+    then be missing in the result."""
     check_not_named(time)
     retention, late, result_time = time.retention or {}, time.late, time.result_time
     _check_streams(streams)
@@ -236,14 +297,19 @@ def joined(
     if is_plain and time == TIME and most_results is None and isinstance(condition, str):
         close = close_pairs(streams, condition, rows, checked, pins or {})
         if close is not None:
-            return _ungrouped(close, grouped)
+            if grouped is not None:
+                raise UngroupedError("results of a similarity join are not aggregated inside it")
+            return Joined(close, (), {})
     asked = any_condition(streams, condition, how, emit, changes, skew, retention)
     if asked is not None:
         asked_time = AskedTime(retention, late, time.late_batches, result_time)
-        return ThetaRequest(
+        theta = ThetaRequest(
             *(streams, asked, emit, changes, unmatched, checked, skew),
-            *(pins or {}, most_results, asked_time, grouped),
-        ).joined(OPERATOR)
+            *(pins or {}, most_results, asked_time, grouped, wanted),
+        )
+        shown = [asked.left] if asked.kind in ("semi", "anti") else list(streams)
+        operations = operation_columns(_alike(streams), changes or {})
+        return Joined(theta.joined(OPERATOR), shown, operations, emit == "changes")
     refuse_most_results(most_results)
     streams, condition, computed = with_computed_keys(streams, condition)
     typed, rest = _condition(streams, condition, how)
@@ -257,11 +323,12 @@ def joined(
         *(streams, inputs, rest, checked, checked.storage, rows, shares, pins or {}, hot_keys),
         late_batches=time.late_batches,
         grouped=grouped,
+        wanted=wanted,
     )
     if is_final and typed.tree is not None:
         check_skew(hot_keys, list(streams), "is of another type")
         spec = final_spec(inputs, streams, typed.tree, retention, late, result_time)
-        return _ungrouped(request.final(spec).drop(*computed), grouped)
+        return Joined(request.final(spec).drop(*computed), spec.shown, {})
     rows_of = {plan.name: plan.rows for plan in inputs.plans}
     event_times = watermarked(rows_of, streams)
     warn_of_kept_rows(rows_of, condition, event_times, watermark_missing, depth=2)
@@ -271,7 +338,12 @@ def joined(
     _check_skew(hot_keys, streams, is_graph, changing is not None, checked)
     if changing is not None:
         check_time(changing, spark, told, result_time)
-        return _ungrouped(request.changing(changing, unmatched).drop(*computed), grouped)
+        return Joined(
+            request.changing(changing, unmatched).drop(*computed),
+            changing.shown,
+            changing.operations,
+            changing.emits_changes,
+        )
     inner = _spec(inputs)
     timing = timing_of(inner, streams, rest, retention, late, result_time)
     if timing is not None:
@@ -279,14 +351,7 @@ def joined(
         found = request.in_time(TimedSpec(inner, timing), result_time)
     else:
         found = request.full_history(inner)
-    return found if grouped is not None else found.drop(*computed)
-
-
-def _ungrouped(found: DataFrame, grouped: GroupedResults | None) -> DataFrame:
-    """The join, if its results are not to be aggregated: UngroupedError."""
-    if grouped is not None:
-        raise UngroupedError("only results of inner joins are aggregated inside the join")
-    return found
+    return Joined(found.drop(*computed), list(streams), {})
 
 
 def inner_join(

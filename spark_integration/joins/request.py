@@ -1,13 +1,15 @@
 """The checked arguments of multiway_join, and the forms in which the operator is built."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
+from lsmstate.joins.conditions.columns import Column as StreamColumn
 from lsmstate.joins.protocols import Spec
 from lsmstate.joins.routing.hash_router import HashRouting
 from lsmstate.joins.routing.skew.spread_router import SpreadRouting
@@ -24,7 +26,7 @@ from lsmstate.spark_integration.checkpoint.pinned_settings import (
     SKEW,
     with_pins,
 )
-from lsmstate.spark_integration.joins.aggregated import GroupedResults
+from lsmstate.spark_integration.joins.aggregated import GroupedResults, shown_streams
 from lsmstate.spark_integration.joins.changes import (
     change_output,
     change_settings,
@@ -51,6 +53,7 @@ from lsmstate.spark_integration.joins.late_rows import LateRows
 from lsmstate.spark_integration.joins.residual_filter import filtered, left_to_spark
 from lsmstate.spark_integration.joins.run_join import run_join
 from lsmstate.spark_integration.joins.shares import with_shares
+from lsmstate.spark_integration.joins.shown_columns import narrow_operator, shown_columns
 from lsmstate.spark_integration.joins.spec_operator import all_columns, pinned_inputs, plan_of
 from lsmstate.spark_integration.joins.watermarks import described, explained_time
 from lsmstate.spark_integration.plan.bucket import BucketFunction
@@ -60,7 +63,6 @@ from lsmstate.spark_integration.plan.stateful_plan import StatefulPlan
 from lsmstate.spark_integration.plan.storage import Storage
 from lsmstate.spark_integration.skew.checks import explained_skew
 from lsmstate.spark_integration.skew.key_watch import SPREAD
-from lsmstate.spark_integration.stateful_operator.build import stateful_operator
 
 OPERATOR: Final = "multiway_join"
 
@@ -83,7 +85,9 @@ class JoinRequest:
     late_batches: int | None = None
     """For how many micro-batches late rows are kept."""
     grouped: GroupedResults | None = None
-    """What the results of an inner join are aggregated to; None: they are not."""
+    """What the results are aggregated to; None: they are not."""
+    wanted: Collection[StreamColumn] | None = None
+    """The columns that the query above reads, if they are known."""
 
     def full_history(self, spec: JoinSpec | GraphSpec) -> DataFrame:
         """Build the inner join of all rows."""
@@ -91,8 +95,9 @@ class JoinRequest:
             plan = self._inner_plan(spec)
             return self.grouped.operator(spec, plan, self.inputs, self.residual)
         plan = replace(self._inner_plan(spec), parts=tuple(spec.shown_rows.values()))
-        function = run_join(spec, plan.inputs, gives_picks=True)
-        joined = stateful_operator(plan, self.inputs, function, self._inner_output())
+        shown = shown_columns(self.wanted, spec.shown_rows, self.residual)
+        function = run_join(spec, plan.inputs, gives_picks=True, shown=shown)
+        joined = narrow_operator(plan, self.inputs, function, self._inner_output(), shown)
         return filtered(joined, self._columns, self.residual)
 
     def inner(self, spec: JoinSpec | GraphSpec) -> "InnerJoin":
@@ -109,10 +114,12 @@ class JoinRequest:
             left = without_windows(self.residual, self._columns)
             return self.grouped.operator(spec, plan, self.inputs, left, late=late)
         times = None if result_time is None else partial(ResultTimes, spec)
-        function = run_join(spec, plan.inputs, late=late, result_times=times)
-        output = with_result_time(self._inner_output(), self.streams, result_time)
-        joined = stateful_operator(plan, self.inputs, function, output)
         left = without_windows(self.residual, self._columns)
+        rows = {source.name: source.rows for source in self.inputs.plans}
+        shown = shown_columns(self.wanted, rows, left) if result_time is None else None
+        function = run_join(spec, plan.inputs, late=late, result_times=times, shown=shown)
+        output = with_result_time(self._inner_output(), self.streams, result_time)
+        joined = narrow_operator(plan, self.inputs, function, output, shown)
         if result_time is None:
             return filtered(joined, self._columns, left)
         added = (result_time, TICK)
@@ -134,8 +141,14 @@ class JoinRequest:
         schemas = {name: frame.schema for name, frame in self.streams.items()}
         late = LateRows.of(self.inputs.plans, spec.event_time, self.late_batches)
         plan = late.added_to(_explaining(plan, explained(spec)))
-        function = run_join(spec, plan.inputs, unmatched=unmatched, late=late)
-        joined = stateful_operator(plan, self.inputs, function, change_output(spec, schemas))
+        rows = shown_streams(_shown_rows(spec), emits_changes=spec.emits_changes)
+        if self.grouped is not None:
+            return self.grouped.operator(
+                *(spec, plan, self.inputs, rest), late=late, shown=rows, unmatched=unmatched
+            )
+        shown = shown_columns(self.wanted, rows, rest)
+        function = run_join(spec, plan.inputs, unmatched=unmatched, late=late, shown=shown)
+        joined = narrow_operator(plan, self.inputs, function, change_output(spec, schemas), shown)
         columns = {
             name: [column for column in frame.columns if column != spec.operations.get(name)]
             for name, frame in self.streams.items()
@@ -149,8 +162,12 @@ class JoinRequest:
         schemas = {name: frame.schema for name, frame in self.streams.items()}
         late = LateRows.of(self.inputs.plans, spec.event_time, self.late_batches)
         plan = late.added_to(_explaining(plan, explained_final(spec)))
-        function = run_join(spec, plan.inputs, late=late)
-        return stateful_operator(plan, self.inputs, function, final_output(spec, schemas))
+        rows = _shown_rows(spec)
+        if self.grouped is not None:
+            return self.grouped.operator(spec, plan, self.inputs, (), late=late, shown=rows)
+        shown = shown_columns(self.wanted, rows, ())
+        function = run_join(spec, plan.inputs, late=late, shown=shown)
+        return narrow_operator(plan, self.inputs, function, final_output(spec, schemas), shown)
 
     @property
     def _columns(self) -> dict[str, list[str]]:
@@ -203,6 +220,12 @@ class InnerJoin:
     inputs: Inputs
     function: BucketFunction
     output: T.StructType
+
+
+def _shown_rows(spec: ChangingSpec | FinalSpec) -> Mapping[str, pa.Schema]:
+    """The columns of each stream that are part of a result."""
+    rows = spec.streams if spec.graph is None else spec.graph.shown_rows
+    return {name: rows[name] for name in spec.shown}
 
 
 def _explaining(plan: StatefulPlan, more: str) -> StatefulPlan:

@@ -1,7 +1,7 @@
 """The stateful function of every join: one local join over a bucket's store."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Protocol
 
@@ -15,6 +15,7 @@ from lsmstate.joins.local.parts.row_picks import Picked
 from lsmstate.joins.protocols import Batch, Context, Spec
 from lsmstate.spark_integration.joins.late_rows import NO_LATE_ROWS, LateRows
 from lsmstate.spark_integration.joins.malformed_rows import NO_MALFORMED_ROWS, MalformedRows
+from lsmstate.spark_integration.joins.shown_columns import ShownColumns
 from lsmstate.spark_integration.plan.bucket import Bucket, BucketFunction, InputBatch
 from lsmstate.spark_integration.plan.stateful_plan import InputPlan
 from lsmstate.store import MultimapStore
@@ -49,6 +50,7 @@ def run_join(
     gives_picks: bool = False,
     most_results: float | None = None,
     groups: Callable[[], Groups] | None = None,
+    shown: ShownColumns | None = None,
 ) -> BucketFunction:
     """Make the function that Spark calls for each bucket and micro-batch.
 
@@ -65,6 +67,7 @@ def run_join(
         most_results: Most results for each row of a batch; None: they are logged.
         gives_picks: Whether the plan has ``parts``, so that results may leave as picks.
         groups: Makes what results are aggregated in; None: they leave as they are.
+        shown: The columns of results that leave, where none is added; None: all.
 
     Returns:
         The function.
@@ -72,6 +75,12 @@ def run_join(
     plans: Mapping[str, InputPlan] = {source.name: source for source in inputs}
     makes_keys = {name: not spec.computed(name) for name in plans}
     learned_as = str(spec.described())
+
+    def narrowed(
+        found: Iterable[pa.RecordBatch | Picked],
+    ) -> Iterable[pa.RecordBatch | Picked]:
+        return found if shown is None else map(shown, found)
+
     # A worker has only the kinds that it imports, so the kind travels.
     make = kind_of(spec).opened
 
@@ -105,12 +114,12 @@ def run_join(
             elif grouped is not None:
                 yield from grouped.add(found)
             else:
-                yield from found.picks() if gives_picks else found
+                yield from narrowed(found.picks() if gives_picks else found)
             late.keep(bucket, store, batch, joined.late_rows, joined.watermark_us)
             malformed.keep(bucket, store, batch, getattr(joined, "malformed_rows", None))
         if bucket.watermark_us is not None:
             final = joined.advance(bucket.watermark_us)
-            yield from final if grouped is None else grouped.add(final)
+            yield from narrowed(final) if grouped is None else grouped.add(final)
         joined.finish()
         if grouped is not None:
             yield from grouped.rows()

@@ -1,6 +1,6 @@
 """Joins by any condition on Spark: what is evaluated here, and where rows go."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.conditions.columns import Column
 from lsmstate.joins.conditions.from_clause import TwoSided
 from lsmstate.joins.conditions.intervals import bounds_in
 from lsmstate.joins.conditions.join_tree import SQL_NAMES
@@ -43,7 +44,7 @@ from lsmstate.spark_integration.checkpoint.pinned_settings import (
     with_pins,
 )
 from lsmstate.spark_integration.columns.schemas import arrow_schema
-from lsmstate.spark_integration.joins.aggregated import GroupedResults, UngroupedError
+from lsmstate.spark_integration.joins.aggregated import GroupedResults, shown_streams
 from lsmstate.spark_integration.joins.changes import (
     change_settings,
     joined_fields,
@@ -65,6 +66,7 @@ from lsmstate.spark_integration.joins.residual_filter import (
     left_to_spark,
 )
 from lsmstate.spark_integration.joins.run_join import run_join
+from lsmstate.spark_integration.joins.shown_columns import narrow_operator, shown_columns
 from lsmstate.spark_integration.joins.spec_operator import all_columns, pinned_inputs, plan_of
 from lsmstate.spark_integration.joins.watermarks import (
     check_keeps_all,
@@ -105,7 +107,9 @@ class ThetaRequest:
     most_results: float | None
     time: AskedTime
     grouped: GroupedResults | None = None
-    """What the results of an inner join are aggregated to; None: they are not."""
+    """What the results are aggregated to; None: they are not."""
+    wanted: Collection[Column] | None = None
+    """The columns that the query above reads, if they are known."""
 
     def joined(self, operator: str) -> DataFrame:
         """Build the operator. ``operator``: the name of the function that the user called."""
@@ -149,17 +153,28 @@ class ThetaRequest:
         )
         late = LateRows.of(inputs.plans, spec.event_time, self.time.late_batches)
         if spec.sides is not None:
-            if self.grouped is not None:
-                raise UngroupedError("only results of inner joins are aggregated inside the join")
             plan = late.added_to(plan)
+            of_sides = {name: theta.streams[name] for name in spec.sides.shown}
+            of_sides = shown_streams(of_sides, emits_changes=spec.emits_changes)
+            if self.grouped is not None:
+                return self.grouped.operator(
+                    *(spec, plan, inputs, residual),
+                    late=late,
+                    most_results=self.most_results,
+                    shown=of_sides,
+                    unmatched=self.unmatched,
+                )
+            shown = shown_columns(self.wanted, of_sides, residual)
             function = run_join(
                 spec,
                 plan.inputs,
                 unmatched=self.unmatched,
                 late=late,
                 most_results=self.most_results,
+                shown=shown,
             )
-            joined = stateful_operator(plan, inputs, function, self._typed_output(spec, spec.sides))
+            output = self._typed_output(spec, spec.sides)
+            joined = narrow_operator(plan, inputs, function, output, shown)
             columns = {name: schema.names for name, schema in spec.streams.items()}
             return filtered(joined, columns, residual, others=[OPERATION], takes_back=True)
         columns = {n: f.columns for n, f in self.streams.items()}
@@ -171,8 +186,10 @@ class ThetaRequest:
         if isinstance(spec, TimedThetaSpec):
             return self._in_time(spec, inputs, late.added_to(plan), late, columns, residual)
         plan = replace(plan, parts=tuple(rows.values()))
-        function = run_join(spec, plan.inputs, gives_picks=True, most_results=self.most_results)
-        joined = stateful_operator(plan, inputs, function, all_columns(inputs))
+        shown = shown_columns(self.wanted, rows, residual)
+        most = self.most_results
+        function = run_join(spec, plan.inputs, gives_picks=True, most_results=most, shown=shown)
+        joined = narrow_operator(plan, inputs, function, all_columns(inputs), shown)
         return filtered(joined, columns, residual)
 
     def _in_time(

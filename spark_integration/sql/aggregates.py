@@ -30,7 +30,12 @@ from lsmstate.joins.plan.conditions import (
 )
 from lsmstate.joins.plan.join_tree import AggregateCall, MultiJoin
 from lsmstate.joins.plan.pushed_aggregates import JoinAggregate
-from lsmstate.joins.specs.aggregates import AggregateFunction, Aggregates, Partial
+from lsmstate.joins.specs.aggregates import (
+    OPERATION_STREAM,
+    AggregateFunction,
+    Aggregates,
+    Partial,
+)
 from lsmstate.spark_integration.catalyst.catalyst import Catalyst, analyzed_plan
 from lsmstate.spark_integration.catalyst.names import quoted
 from lsmstate.spark_integration.catalyst.plan_nodes import ExpressionHandle, NodeHandle
@@ -50,6 +55,8 @@ _SPARE_DIGITS: Final = 10
 #: Spark's type of a count in a division.
 _COUNT: Final = "DECIMAL(20, 0)"
 _MOST_DIGITS: Final = 38
+#: Functions that the operation can give a sign to, so that what is taken back no longer counts.
+_ADDED_UP: Final = ("Count", "CountIf", "Sum", "Average")
 
 
 class NotPushedError(Exception):
@@ -67,6 +74,18 @@ class SparkJoin:
     """Makes it, with partial aggregates for results; UngroupedError if that cannot be done."""
     inputs: Sequence[DataFrame] = ()
     """The inputs of a multi-way join, under the ids that columns have in the plan."""
+    fields: Mapping[StreamColumn, T.StructField] = field(default_factory=dict)
+    """The columns of a result where they are not those of the streams: some may be null."""
+
+    @property
+    def takes_back(self) -> bool:
+        """Whether results may be taken back."""
+        return OPERATION_STREAM in self.streams
+
+    def field(self, column: StreamColumn) -> T.StructField:
+        """A column of a result."""
+        found = self.fields.get(column)
+        return self.streams[column.stream].schema[column.name] if found is None else found
 
 
 def write_aggregate(
@@ -91,7 +110,7 @@ def write_aggregate(
     Raises:
         NotPushedError: It is left to Spark; the message says why.
     """
-    pushing = _Pushing(catalyst, join.streams, join.columns)
+    pushing = _Pushing(catalyst, join)
     merges = [pushing.merged(call, original(_handle(call))) for call in found.calls]
     groups = [join.columns[column] for column in found.groups]
     by = tuple(_group(writer, join, found, column) for column in found.groups)
@@ -99,9 +118,7 @@ def write_aggregate(
     output = T.StructType(
         [
             *(
-                T.StructField(
-                    f"g{at}", pushing.field(group).dataType, pushing.field(group).nullable
-                )
+                T.StructField(f"g{at}", join.field(group).dataType, join.field(group).nullable)
                 for at, group in enumerate(groups)
             ),
             *(T.StructField(f"p{at}", kind) for at, kind in enumerate(pushing.partials.values())),
@@ -145,20 +162,16 @@ class _Pushing:
     """Collects the partial aggregates that calls are made of."""
 
     catalyst: Catalyst
-    streams: Mapping[str, DataFrame]
-    columns: Mapping[Column, StreamColumn]
+    join: SparkJoin
     partials: dict[Partial, T.DataType] = field(default_factory=dict)
     """Each once, with its type in Spark."""
 
     def __post_init__(self) -> None:
         self.schemas = {
-            name: arrow_schema(name, frame.schema) for name, frame in self.streams.items()
+            name: arrow_schema(name, frame.schema) for name, frame in self.join.streams.items()
         }
-        self._computing = Computing(self.columns, self.schemas)
+        self._computing = Computing(self.join.columns, self.schemas)
         self._is_ansi = _is_on(self.catalyst.spark, _ANSI)
-
-    def field(self, column: StreamColumn) -> T.StructField:
-        return self.streams[column.stream].schema[column.name]
 
     def merged(self, call: AggregateCall, original: Any) -> str:
         """SQL over the columns p0, p1 and so on that gives what the call does."""
@@ -168,6 +181,11 @@ class _Pushing:
             raise NotPushedError("it counts distinct values, which parts of a group do not say")
         if name.startswith("try_"):
             raise NotPushedError(f"{name} is not computed inside the join")
+        if self.join.takes_back and call.function not in _ADDED_UP:
+            raise NotPushedError(
+                f"results may be taken back, and {name} reads those too; only counts, sums and "
+                "averages of them are computed inside the join"
+            )
         result = self._type(original)
         match call.function:
             case "Count":
@@ -274,7 +292,7 @@ class _Pushing:
             tree = self._computing.of(of)
             found = self._computing.type_of(tree)
             if not isinstance(tree, StreamColumn):
-                check_evaluated_here([PairCondition(tree)], self.streams)
+                check_evaluated_here([PairCondition(tree)], self.join.streams)
         except InvalidArgumentError as unknown:
             raise NotPushedError(str(unknown)) from None
         if kind is not None and (carried_type(kind) != kind or arrow_type(kind, str(of)) != found):

@@ -9,7 +9,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.joins.conditions.columns import Column as StreamColumn
+from lsmstate.joins.plan.conditions import Column
 from lsmstate.joins.plan.explain import explain
 from lsmstate.joins.plan.join_tree import MultiJoin, Node, Other, is_streaming, parents_first
 from lsmstate.joins.plan.prune import pruned
@@ -17,6 +17,7 @@ from lsmstate.joins.plan.pushed_aggregates import (
     JoinAggregate,
     aggregates_of_joins,
     explained_aggregate,
+    explained_columns,
 )
 from lsmstate.joins.plan.tsc import (
     Conversion,
@@ -75,12 +76,16 @@ class Converted:
     """Whether it is to be run in append mode where update is asked for: the rows are the same."""
     aggregates: tuple[str, ...] = ()
     """What became of each aggregate above a merged join."""
+    columns: str = ""
+    """How many columns of results leave the operator; empty: all that enter it, or no row does."""
 
     def explained(self) -> str:
         parts = [explain(self.conversion)] if self.conversion is not None else []
         if self.is_converted and self.dataframe is not None:
             lines = explain_join(self.dataframe).splitlines()
             parts += ["Operator", *(f"  {line}" for line in lines)]
+        if self.columns:
+            parts += ["Columns", f"  {self.columns}"]
         if self.aggregates:
             parts += ["Aggregates", *(f"  {line}" for line in self.aggregates)]
         if self.note:
@@ -127,10 +132,13 @@ def convert(
     if not catalyst.is_streaming(plan):
         return unconverted("the query reads no stream")
     if operators_in(plan):
-        pushed = _above_operator(catalyst, plan) if pushes_aggregates and df is not None else None
-        return pushed or unconverted(
+        pushed, told = None, list[str]()
+        if df is not None:
+            pushed, told = _above_operator(catalyst, plan, pushes_aggregates)
+        found = unconverted(
             "the query contains an operator of lsmstate already, and Spark allows one in a query"
         )
+        return pushed or replace(found, aggregates=tuple(told))
     try:
         read = read_plan(catalyst, plan)
     except InvalidArgumentError as unread:
@@ -147,13 +155,13 @@ def convert(
         )
     try:
         try:
-            rebuilt, aggregates = _rebuilt(read, conversion, rows, options, pushes_aggregates)
+            rebuilt, told = _rebuilt(read, conversion, rows, options, pushes_aggregates)
         except UnfitInputError:
             if len(conversion.multi_joins) < 2:
                 raise
             # An input of another group that cannot be stored is no reason to give up the largest.
             conversion = largest_group(read.tree)
-            rebuilt, aggregates = _rebuilt(read, conversion, rows, options, pushes_aggregates)
+            rebuilt, told = _rebuilt(read, conversion, rows, options, pushes_aggregates)
     except UnfitInputError as unfit:
         return unconverted(str(unfit), conversion)
     after = cache(partial(catalyst.refusal, rebuilt))
@@ -176,7 +184,8 @@ def convert(
         "",
         conversion,
         update_as_append,
-        tuple(aggregates),
+        tuple(told.aggregates),
+        told.columns,
     )
 
 
@@ -291,20 +300,31 @@ def _no_joins(conversion: Conversion) -> str:
     return f"the query has no join{' of streams' if conversion.verdicts else ''}"
 
 
+@dataclass
+class _Told:
+    """What is to be explained."""
+
+    aggregates: list[str]
+    columns: str = ""
+
+
 def _rebuilt(
     read: ReadPlan,
     conversion: Conversion,
     rows: Mapping[str, int],
     options: Mapping[str, Any],
     pushes_aggregates: bool,
-) -> tuple[Any, list[str]]:
-    """The converted plan, and what became of its aggregates."""
+) -> tuple[Any, "_Told"]:
+    """The converted plan, and what became of its aggregates and columns."""
     catalyst = read.spark.catalyst
 
     def frames(writer: PlanWriter, multi_join: MultiJoin) -> list[DataFrame]:
         return [catalyst.dataframe(writer.plan(node)) for node in multi_join.inputs]
 
     def write_join(multi_join: MultiJoin) -> Written:
+        entering = sum(len(node.columns) for node in multi_join.inputs)
+        if len(multi_join.columns) < entering:
+            told.columns = explained_columns(len(multi_join.columns), entering)
         joined = joined_frames(multi_join, frames(writer, multi_join), rows, options)
         plan = analyzed_plan(joined)
         return plan, result_columns(catalyst, multi_join, plan)
@@ -316,12 +336,13 @@ def _rebuilt(
 
     times = PlanWriter(read, write_join, passes_watermark=True)
     reads = times.passes_watermark if "time" in options else lambda _: False
-    tree = pruned(conversion.after, reads=reads)
+    shows_all = len(conversion.multi_joins) > 1
+    tree = pruned(conversion.after, reads=reads, shows_all=shows_all)
     instead: dict[Node, Callable[[PlanWriter], Any]] = {}
     if len(conversion.multi_joins) > 1:
         union, branches = next(unions_of_joins(tree))
         instead[union] = write_joins
-    told: list[str] = []
+    told = _Told([])
 
     def grouped(writer: PlanWriter, join: Node) -> SparkJoin:
         assert isinstance(join, MultiJoin)
@@ -331,11 +352,11 @@ def _rebuilt(
 
     for node, found in aggregates_of_joins(tree):
         if not pushes_aggregates:
-            told.append(explained_aggregate(node, "push_aggregates=False"))
+            told.aggregates.append(explained_aggregate(node, "push_aggregates=False"))
         elif isinstance(found, str):
-            told.append(explained_aggregate(node, found))
+            told.aggregates.append(explained_aggregate(node, found))
         elif len(conversion.multi_joins) == 1:
-            instead[node] = partial(_write_parts, read, found, grouped, instead, told)
+            instead[node] = partial(_write_parts, read, found, grouped, instead, told.aggregates)
     waits = bool(stateful_above(conversion.after))
     writer = PlanWriter(read, write_join, write_nodes=instead, passes_watermark=waits)
     return writer.plan(tree), told
@@ -362,44 +383,72 @@ def _write_parts(
     return plan
 
 
-def _above_operator(catalyst: Catalyst, plan: Any) -> Converted | None:
-    """The query over the result of ``multiway_join``, which aggregates inside it; None if it
-    cannot."""
+def _above_operator(
+    catalyst: Catalyst, plan: Any, pushes_aggregates: bool
+) -> tuple[Converted | None, list[str]]:
+    """The query over the result of ``multiway_join``, which aggregates inside it or leaves out
+    columns that nothing reads, or None if it cannot; and what became of its aggregates."""
+
+    def grouped(_writer: PlanWriter, node: Node) -> SparkJoin:
+        join = known[node]
+        columns = dict(zip(node.columns, join.columns, strict=True))
+        return SparkJoin(join.streams, columns, join.grouped, fields=join.columns)
+
+    def narrowed(node: Node, join: KnownJoin, writer: PlanWriter) -> Any:
+        wanted = [each for each in node.columns if each in made[node]] or [node.columns[0]]
+        columns = dict(zip(node.columns, join.columns, strict=True))
+        frame = join.narrowed([columns[each] for each in wanted])
+        if frame is None:
+            del instead[node]
+            return writer.plan(node)
+        shown.append(explained_columns(len(wanted), len(node.columns)))
+        narrow = analyzed_plan(frame)
+        own = dict(zip(wanted, catalyst.output_attributes(narrow), strict=True))
+        return catalyst.project(writer.own(own), narrow)
 
     try:
         read = read_plan(catalyst, plan)
     except InvalidArgumentError:
-        return None
-
-    def join_of(node: Node) -> KnownJoin | None:
-        columns, handle = node.columns, getattr(node, "handle", None)
-        if not columns or not isinstance(handle, NodeHandle):
-            return None
-        ids = columns[0].number, columns[-1].number, len(columns)
-        return known_join(ids, partial(read.spark.node, handle))
-
-    def grouped(_writer: PlanWriter, node: Node) -> SparkJoin:
-        join = join_of(node)
-        assert join is not None, "an aggregate was found above it"
-        listed = [
-            StreamColumn(name, column)
-            for name, frame in join.streams.items()
-            for column in frame.columns
-        ]
-        columns = dict(zip(node.columns, listed, strict=True))
-        return SparkJoin(join.streams, columns, join.grouped)
-
+        return None, []
+    known = _known_joins(read)
+    if not known:
+        return None, []
+    made = dict.fromkeys(known, frozenset[Column]())
+    tree = pruned(read.tree, made=made)
     told: list[str] = []
+    shown: list[str] = []
     instead: dict[Node, Callable[[PlanWriter], Any]] = {}
-    for node, found in aggregates_of_joins(read.tree, lambda node: join_of(node) is not None):
-        if isinstance(found, str):
+    for node, found in aggregates_of_joins(tree, known.__contains__):
+        if not pushes_aggregates:
+            told.append(explained_aggregate(node, "push_aggregates=False"))
+        elif isinstance(found, str):
             told.append(explained_aggregate(node, found))
         else:
             instead[node] = partial(_write_parts, read, found, grouped, instead, told)
-    rebuilt = PlanWriter(read, _no_join, write_nodes=instead).plan(read.tree)
-    if not instead:
-        return None
-    return Converted(catalyst.dataframe(rebuilt), True, "", "", None, aggregates=tuple(told))
+    for node, join in known.items():
+        if len(known) == 1 and len(made[node]) < len(node.columns):
+            instead[node] = partial(narrowed, node, join)
+    rebuilt = PlanWriter(read, _no_join, write_nodes=instead).plan(tree) if instead else plan
+    is_pushed = any(node in instead for node, _ in aggregates_of_joins(tree, known.__contains__))
+    if not is_pushed and not shown:
+        return None, told
+    found = catalyst.dataframe(rebuilt)
+    return Converted(
+        found, True, "", "", None, aggregates=tuple(told), columns="".join(shown)
+    ), told
+
+
+def _known_joins(read: ReadPlan) -> dict[Node, KnownJoin]:
+    """The results of ``multiway_join`` in a plan."""
+    found: dict[Node, KnownJoin] = {}
+    for node in parents_first(read.tree):
+        columns, handle = node.columns, getattr(node, "handle", None)
+        if columns and isinstance(handle, NodeHandle):
+            ids = columns[0].number, columns[-1].number, len(columns)
+            join = known_join(ids, partial(read.spark.node, handle))
+            if join is not None:
+                found[node] = join
+    return found
 
 
 def _no_join(_node: MultiJoin) -> Written:

@@ -49,7 +49,7 @@ def joined_frames(
         grouped: What the results are aggregated to; None: they are not.
 
     Returns:
-        The joined DataFrame, with the columns of all inputs in order, or those of groups.
+        The joined DataFrame, with the columns of the join in order, or those of groups.
 
     Raises:
         InvalidArgumentError: The operator refuses the inputs, or ``rows`` names an unknown input.
@@ -62,7 +62,14 @@ def joined_frames(
     sizes = join.rows if needs_shares or not multi_join.is_linked else None
     skew = replace(options.get("skew", SKEW), rows=sizes)
     settings = {**options, "skew": skew}
-    return joined(join.streams, join.on, pins=join.pins, grouped=grouped, **settings)
+    wanted = None
+    if grouped is None and multi_join.shown is not None:
+        _, columns = streams_of(multi_join, frames)
+        wanted = [columns[each] for each in multi_join.columns]
+    found = joined(
+        join.streams, join.on, pins=join.pins, grouped=grouped, wanted=wanted, **settings
+    )
+    return found.frame if wanted is None else found.selected(join.streams, wanted)
 
 
 def joined_groups(

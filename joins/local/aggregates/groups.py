@@ -30,7 +30,7 @@ from lsmstate.joins.local.parts.cross_product import Side, cross_product
 from lsmstate.joins.local.parts.products import LargeSide, Product
 from lsmstate.joins.local.parts.results import Results
 from lsmstate.joins.local.parts.row_picks import Numbers
-from lsmstate.joins.specs.aggregates import Aggregates, Partial, streams_read
+from lsmstate.joins.specs.aggregates import OPERATION_STREAM, Aggregates, Partial, streams_read
 
 #: How many rows a side's row stands for.
 _ROWS: Final = Partial("count")
@@ -58,9 +58,10 @@ class Groups:
         self._partials = aggregates.partials
         self._most_bytes = most_bytes
         self._sides = {name: _SideWork.of(name, aggregates) for name in streams}
-        self._needed = frozenset(name for name, work in self._sides.items() if work.is_needed)
+        needed = {name for name, work in self._sides.items() if work.is_needed}
+        self._needed = frozenset(needed | (aggregates.streams_read & {OPERATION_STREAM}))
         self._together = [
-            at for at, partial in enumerate(self._partials) if len(streams_read(partial.of)) != 1
+            at for at, partial in enumerate(self._partials) if _stream_of(partial.of) is None
         ]
         self._waiting: list[Reduced] = []
         self._waiting_rows = 0
@@ -96,13 +97,16 @@ class Groups:
     def _combined(self, product: Product) -> Iterator[Reduced]:
         names = [name for name in self._sides if name in {*product.sides, *product.pieces}]
         works = [self._sides[name] for name in names]
-        whole = {name: self._sides[name].reduced(side) for name, side in product.sides.items()}
-        for pieces in self._parts_of_large(list(product.pieces.items())):
+        operation = product.operation
+        whole = {
+            name: self._sides[name].reduced(side, operation) for name, side in product.sides.items()
+        }
+        for pieces in self._parts_of_large(list(product.pieces.items()), operation):
             parts = [{**whole, **pieces}[name] for name in names]
             yield from self._multiplied(works, parts, product.times)
 
     def _parts_of_large(
-        self, sides: Sequence[tuple[str, LargeSide]]
+        self, sides: Sequence[tuple[str, LargeSide]], operation: str | None
     ) -> Iterator[Mapping[str, Reduced]]:
         """Each combination of bounded parts of large sides. One that is larger than that, although
         rows that agree are one, is read again for each part of those before it."""
@@ -110,8 +114,8 @@ class Groups:
             yield {}
             return
         (name, side), *others = sides
-        for part in self._sides[name].reduced_pieces(side(), self._most_bytes):
-            for rest in self._parts_of_large(others):
+        for part in self._sides[name].reduced_pieces(side(), self._most_bytes, operation):
+            for rest in self._parts_of_large(others, operation):
                 yield {name: part, **rest}
 
     def _multiplied(
@@ -237,14 +241,14 @@ class _SideWork:
         carried: dict[Expression, None] = {}
         own = []
         for by in aggregates.by:
-            if streams_read(by) == {stream}:
+            if _stream_of(by) == stream:
                 carried[by] = None
-            else:
+            elif _stream_of(by) is None:
                 carried |= _columns(by, stream)
         for at, partial in enumerate(aggregates.partials):
-            if streams_read(partial.of) == {stream}:
+            if _stream_of(partial.of) == stream:
                 own.append(at)
-            elif partial.of is not None:
+            elif partial.of is not None and _stream_of(partial.of) is None:
                 carried |= _columns(partial.of, stream)
         return cls(stream, list(carried), own, aggregates.partials)
 
@@ -252,13 +256,13 @@ class _SideWork:
     def is_needed(self) -> bool:
         return bool(self.carried or self.own)
 
-    def reduced(self, side: Side) -> Reduced:
+    def reduced(self, side: Side, operation: str | None = None) -> Reduced:
         """The rows by key and by what is carried, in the order of keys; as the last value how many
-        they are."""
+        they are. ``operation``: that of all results."""
         counts = np.diff(side.starts)
         keys = pa.array(np.repeat(np.arange(len(counts), dtype=np.int64), counts))
         rows = len(side.sizes)
-        value_of = _values({self._stream: side}, rows)
+        value_of = _values({self._stream: side}, rows, operation)
         found = Reduced(
             [keys, *(value_of(each) for each in self.carried)],
             lifted(self._partials, value_of, rows),
@@ -267,24 +271,30 @@ class _SideWork:
         # Groups come in the order of a hash table.
         return taken(found, np.argsort(np.asarray(found.groups[0]), kind="stable"))
 
-    def reduced_pieces(self, pieces: Iterator[Side], most_bytes: int) -> Iterator[Reduced]:
+    def reduced_pieces(
+        self, pieces: Iterator[Side], most_bytes: int, operation: str | None
+    ) -> Iterator[Reduced]:
         """The same for a side that comes in pieces: in parts of about ``most_bytes``."""
-        found = self.reduced(next(pieces))
+        found = self.reduced(next(pieces), operation)
         for piece in pieces:
             if found.nbytes > most_bytes:
                 yield found
-                found = self.reduced(piece)
+                found = self.reduced(piece, operation)
             else:
-                both = concatenated([found, self.reduced(piece)])
+                both = concatenated([found, self.reduced(piece, operation)])
                 found = grouped(self._partials, both)
         yield found
 
 
-def _values(sides: Mapping[str, Side], rows: int) -> ValueOf:
-    """Values of expressions over the rows of sides, in the order of their places."""
+def _values(sides: Mapping[str, Side], rows: int, operation: str | None = None) -> ValueOf:
+    """Values of expressions over the rows of sides, in the order of their places. ``operation``:
+    that of all results; None: it has a side."""
     known: dict[Expression, pa.Array] = {}
 
     def column(of: Column) -> pa.Array:
+        if of not in known and of.stream not in sides:
+            assert of.stream == OPERATION_STREAM, f"{of} has no side"
+            known[of] = pa.repeat(pa.scalar(operation, pa.string()), rows)
         if of not in known:
             side = sides[of.stream]
             values = side.rows.column(of.name)
@@ -309,6 +319,14 @@ def _computed(carried: Mapping[Expression, pa.Array], rows: int) -> ValueOf:
         return evaluated(expression, carried.__getitem__, rows) if found is None else found
 
     return value_of
+
+
+def _stream_of(expression: Expression | None) -> str | None:
+    """The one stream that says what an expression is; None: several do, or none. The operation is
+    the same for all rows of a product, so that any stream has it too."""
+    read = streams_read(expression)
+    own = read - {OPERATION_STREAM} or read
+    return next(iter(own)) if len(own) == 1 else None
 
 
 def _columns(expression: Expression, stream: str) -> dict[Expression, None]:

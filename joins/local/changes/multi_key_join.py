@@ -1,18 +1,21 @@
 """Inner joins of changelogs by several keys: results come and go with the rows they are made of."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import numpy as np
 import pyarrow as pa
 
 from lsmstate.cython_ext.keys.key_codec import KeyCodec
+from lsmstate.joins.local.changes.counted import with_operation
 from lsmstate.joins.local.changes.input import UNMATCHED_RETRACTIONS, ChangeInput
 from lsmstate.joins.local.inner.multi_key_join import GraphJoin
 from lsmstate.joins.local.parts.changelog import ADDED, REMOVED
 from lsmstate.joins.local.parts.full_history import KeepsAllRows
+from lsmstate.joins.local.parts.products import Product
 from lsmstate.joins.local.parts.results import Results, check_finished
 from lsmstate.joins.local.parts.write_parts import WriteParts
 from lsmstate.joins.protocols import Batch, Context, check_is_stored
+from lsmstate.joins.specs.aggregates import OPERATION_STREAM
 from lsmstate.joins.specs.changes import GraphChangeSpec
 from lsmstate.store import MultimapStore, Mutation
 
@@ -58,7 +61,9 @@ class GraphChangeJoin(KeepsAllRows):
         with self._input.undone_if_refused():
             gone, come = self._arrived(stream, batch.rows, batch.is_more_coming)
         self._unfinished = Results(
-            self._results(stream, gone, come), schema=self._spec.output_schema
+            self._results(stream, gone, come),
+            schema=self._spec.output_schema,
+            products=lambda needed: self._products(stream, gone, come, needed),
         )
         return self._unfinished
 
@@ -101,3 +106,16 @@ class GraphChangeJoin(KeepsAllRows):
             for piece in self._join.results(stream, parts):
                 columns = [pa.repeat(operation, piece.num_rows), *piece.columns]
                 yield pa.RecordBatch.from_arrays(columns, schema=self._spec.output_schema)
+
+    def _products(
+        self,
+        stream: str,
+        gone: list[pa.RecordBatch],
+        come: list[pa.RecordBatch],
+        needed: Collection[str],
+    ) -> Iterator[Product]:
+        """The same as products; the operation is a stream of its own."""
+        for operation, parts in ((REMOVED, gone), (ADDED, come)):
+            for product in self._join.products(stream, parts, needed):
+                shows = OPERATION_STREAM in needed
+                yield with_operation(product, operation) if shows else product

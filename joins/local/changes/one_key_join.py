@@ -16,7 +16,7 @@ from lsmstate.cython_ext.keys.key_codec import KeyBatch, KeyCodec
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.conditions.join_tree import required_streams
 from lsmstate.joins.local.changes.input import UNMATCHED_RETRACTIONS, ChangeInput
-from lsmstate.joins.local.changes.results import Changed, Emitter
+from lsmstate.joins.local.changes.results import Changed, Emitted, Emitter
 from lsmstate.joins.local.parts.changelog import WRITES, Changes
 from lsmstate.joins.local.parts.combiner import GroupedRows, starts_of
 from lsmstate.joins.local.parts.full_history import KeepsAllRows
@@ -109,8 +109,11 @@ class ChangeJoin(KeepsAllRows):
         with self._input.undone_if_refused():
             changes = self._input.arrived(stream, batch.rows, batch.computed)
             changed, alone = self._arrived(stream, changes, batch.is_more_coming)
+        emitted = self._emitted(stream, changed, alone)
         self._unfinished = Results(
-            self._results(stream, changed, alone), schema=self._spec.output_schema
+            self._emitter.rows(emitted),
+            schema=self._spec.output_schema,
+            products=lambda needed: self._emitter.counted(emitted, needed),
         )
         return self._unfinished
 
@@ -178,7 +181,7 @@ class ChangeJoin(KeepsAllRows):
             keys = self._null_codec.encode(null_safe_keys(alone.keys))
             yield from self._writes(name, alone, keys)
 
-    def _results(self, stream: str, changed: Changed, alone: Changes) -> Iterator[pa.RecordBatch]:
+    def _emitted(self, stream: str, changed: Changed, alone: Changes) -> Iterator[Emitted]:
         yield from self._emitter.alone(stream, alone)
         keys = np.arange(len(changed.keys), dtype=np.int64)
         if stream not in self._spec.shown:

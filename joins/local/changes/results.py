@@ -1,6 +1,6 @@
 """The results that a changed batch brings: which products come and go, and their rows."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,8 +8,11 @@ import pyarrow as pa
 
 from lsmstate.cython_ext.keys.key_codec import KeyBatch
 from lsmstate.joins.conditions.join_tree import Product, products
+from lsmstate.joins.local.changes.counted import with_nulls, with_operation
 from lsmstate.joins.local.parts.changelog import ADDED, REMOVED, Changes, Mask, Numbers
 from lsmstate.joins.local.parts.combiner import Combiner, GroupedRows
+from lsmstate.joins.local.parts.products import Product as Counted
+from lsmstate.joins.specs.aggregates import OPERATION_STREAM
 from lsmstate.joins.specs.changes import ChangeSpec
 from lsmstate.schema.arrow_sizes import least_row_bytes, row_sizes
 from lsmstate.store import Probe
@@ -29,6 +32,19 @@ class Changed:
     """Whether the stream had rows of the key before."""
     has: Mask
     """Whether it has some now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Emitted:
+    """Combinations at some keys that come, or go."""
+
+    sign: bool
+    """Whether they come."""
+    product: Product
+    """The streams that they have rows of."""
+    at_hand: Mapping[str, GroupedRows]
+    probes: Mapping[str, Probe]
+    keys: Numbers
 
 
 class Emitter:
@@ -53,7 +69,7 @@ class Emitter:
                     return True
         return False
 
-    def alone(self, stream: str, changes: Changes) -> Iterator[pa.RecordBatch]:
+    def alone(self, stream: str, changes: Changes) -> Iterator[Emitted]:
         """Rows that match nothing, as results."""
         for sign in (False, True):
             places = np.flatnonzero(changes.is_added == sign)
@@ -61,11 +77,11 @@ class Emitter:
                 rows = changes.rows.take(pa.array(places))
                 starts = np.arange(len(rows) + 1, dtype=np.int64)
                 own = GroupedRows(rows, starts[:-1], starts, row_sizes(rows))
-                yield from self._combined(sign, frozenset({stream}), {stream: own}, {}, starts[:-1])
+                yield Emitted(sign, frozenset({stream}), {stream: own}, {}, starts[:-1])
 
     def changed(
         self, stream: str, changed: Changed, probes: Mapping[str, Probe], keys: Numbers
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> Iterator[Emitted]:
         """The results at ``keys``: first all that are taken back, then all that come."""
         own = 1 << self._names.index(stream)
         others = np.zeros(len(keys), dtype=np.int64)
@@ -94,19 +110,34 @@ class Emitter:
                     at_hand = {stream: rows[sign]} if stream in product else {}
                     found = {name: probe for name, probe in probes.items() if name in product}
                     places_in_order = np.sort(np.concatenate(places))
-                    yield from self._combined(sign, product, at_hand, found, places_in_order)
+                    yield Emitted(sign, product, at_hand, found, places_in_order)
 
-    def _combined(
-        self,
-        sign: bool,
-        product: Product,
-        at_hand: Mapping[str, GroupedRows],
-        probes: Mapping[str, Probe],
-        keys: Numbers,
-    ) -> Iterator[pa.RecordBatch]:
-        assert sign or self._spec.emits_changes, "nothing can be taken back of this join"
-        for piece in self._combiner(product).combined(at_hand, probes, keys):
-            yield self._widened(piece, product, ADDED if sign else REMOVED)
+    def rows(self, emitted: Iterable[Emitted]) -> Iterator[pa.RecordBatch]:
+        """The results as rows."""
+        for each in emitted:
+            product = each.product
+            for piece in self._checked(each).combined(each.at_hand, each.probes, each.keys):
+                yield self._widened(piece, product, ADDED if each.sign else REMOVED)
+
+    def counted(self, emitted: Iterable[Emitted], needed: Collection[str]) -> Iterator[Counted]:
+        """The results as products, of which only the streams that are ``needed`` have sides. The
+        operation is a stream of its own."""
+        for each in emitted:
+            found = self._checked(each).products(each.at_hand, each.probes, each.keys, needed)
+            missing = {
+                name: self._spec.streams[name]
+                for name in self._spec.shown
+                if name in needed and name not in each.product
+            }
+            for product in found:
+                product = with_nulls(product, missing)
+                if OPERATION_STREAM in needed:
+                    product = with_operation(product, ADDED if each.sign else REMOVED)
+                yield product
+
+    def _checked(self, each: Emitted) -> Combiner:
+        assert each.sign or self._spec.emits_changes, "nothing can be taken back of this join"
+        return self._combiner(each.product)
 
     def _combiner(self, product: Product) -> Combiner:
         if product not in self._combiners:

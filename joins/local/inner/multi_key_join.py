@@ -106,7 +106,7 @@ class GraphJoin(KeepsAllRows):
             self.results(batch.stream, parts),
             (self._picked(c) for part in parts for c in self._combinations(batch.stream, part)),
             self._spec.output_schema,
-            lambda needed: self._products(batch.stream, parts, needed),
+            lambda needed: self.products(batch.stream, parts, needed),
         )
         return self._unfinished
 
@@ -162,7 +162,7 @@ class GraphJoin(KeepsAllRows):
     def _indexes_of(self, stream: str) -> list[Index]:
         return [index for index in self._spec.indexes if index.stream == stream]
 
-    def _products(
+    def products(
         self, stream: str, parts: Sequence[pa.RecordBatch], needed: Collection[str]
     ) -> Iterator[Product]:
         """The results as products; rows of streams that are not ``needed`` are counted where that

@@ -5,7 +5,7 @@ says how often each combination counts, and its rows are not read.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +26,9 @@ class Product:
     times: Numbers
     pieces: Mapping[str, LargeSide] = field(default_factory=dict)
     """Sides that are too large, whose rows are all under the one key there is."""
+    operation: str | None = None
+    """That of all results, which then also is the column of a side; None: there is none, or each
+    has its own."""
 
     @property
     def is_flat(self) -> bool:
@@ -59,3 +62,14 @@ def product_of(found: pa.RecordBatch | Picked, streams: Mapping[str, pa.Schema])
         for name, rows, order in zip(streams, batches, places, strict=True)
     }
     return Product(sides, ones)
+
+
+def beside(product: Product, rows: Mapping[str, pa.RecordBatch]) -> Product:
+    """The product with a single row of further streams under each key."""
+    if not rows:
+        return product
+    keys = len(product.times)
+    starts, ones = np.arange(keys + 1, dtype=np.int64), np.ones(keys, dtype=np.int64)
+    places = np.zeros(keys, dtype=np.int64)
+    single = {name: Side(row, starts, ones, places) for name, row in rows.items()}
+    return replace(product, sides={**product.sides, **single})

@@ -73,6 +73,29 @@ class Finder:
                 if len(kept):
                     yield grown if len(kept) == len(lefts) else taken(grown, kept)
 
+    def counts(self, found: Combinations, step: Step) -> Numbers:
+        """How many rows of one more stream match each combination, by an exact step. No row is
+        read."""
+        counts = np.zeros(size_of(found), dtype=np.int64)
+        for bounds, owners in self._ranges(step).of(values_of(found), len(counts)):
+            assert isinstance(bounds, RangeBounds)
+            np.add.at(counts, owners, self._store.count_ranges(step.index.name, bounds))
+        return counts
+
+    def matched(self, found: Combinations, step: Step) -> Iterator[tuple[pa.RecordBatch, Numbers]]:
+        """Stored rows of one more stream, and how many combinations match each, by an exact step.
+        A row may come in several pieces, beside other combinations in each.
+
+        Cost: the rows that match, whatever the number of pairs.
+        """
+        ranges = self._ranges(step, may_be_dense=self._reads_dense(step))
+        for bounds, _ in ranges.of(values_of(found), size_of(found)):
+            for rows, _, first, stop in self._matches(step.index, bounds, is_first=False):
+                changes = np.zeros(rows.num_rows + 1, dtype=np.int64)
+                np.add.at(changes, first, 1)
+                np.add.at(changes, stop, -1)
+                yield rows, np.cumsum(changes[:-1])
+
     def partners(self, stream: str, rows: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, Mask]]:
         """Stored rows of the other one of two streams, and which of them match one of ``rows``.
         Each comes once, in an order that writes of other streams do not change."""
@@ -140,19 +163,8 @@ class Finder:
         second: SecondRange | None = None
         if step.second is not None and not is_first:
             second = SecondRange(step.second, values_of(found), count)
-        lengths = self._stored.lengths_of(step.index) if step.kind == "interval" else ()
-        may_be_dense = (
-            self._kept is not None
-            and not is_first
-            and self._store.streams[step.index.name].expiry is None
-        )
-        ranges = StepRanges(
-            step,
-            sorted(lengths),
-            self._most_ranges,
-            may_be_dense=may_be_dense,
-            may_repeat=may_repeat,
-        )
+        may_be_dense = not is_first and self._reads_dense(step)
+        ranges = self._ranges(step, may_be_dense=may_be_dense, may_repeat=may_repeat)
         is_first_range = True
         for bounds, owners in ranges.of(values_of(found), count):
             # Dense ranges come first. What is kept answers all of them, or none.
@@ -184,6 +196,21 @@ class Finder:
         asked = second.beside(step.low, values_of(found), size_of(found))
         answered = step.second.answered
         return (Piece(each.rows, asked.pairs(each.slabs), answered) for each in chunks)
+
+    def _ranges(
+        self, step: Step, *, may_be_dense: bool = False, may_repeat: bool = True
+    ) -> StepRanges:
+        lengths = self._stored.lengths_of(step.index) if step.kind == "interval" else ()
+        return StepRanges(
+            step,
+            sorted(lengths),
+            self._most_ranges,
+            may_be_dense=may_be_dense,
+            may_repeat=may_repeat,
+        )
+
+    def _reads_dense(self, step: Step) -> bool:
+        return self._kept is not None and self._store.streams[step.index.name].expiry is None
 
     def _matches(
         self, index: ThetaIndex, bounds: RangeBounds | DenseRanges, *, is_first: bool

@@ -8,7 +8,7 @@ bounded blocks, depth first, and results are places of rows until somebody reads
 Invariant: a combination is found once, when the last of its rows arrives.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -16,17 +16,26 @@ import pyarrow as pa
 from lsmstate.cython_ext.rows.gather import Gatherer
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.local.parts.bound_rows import coalesced
+from lsmstate.joins.local.parts.cross_product import Side, combinations
 from lsmstate.joins.local.parts.full_history import KeepsAllRows
+from lsmstate.joins.local.parts.products import Product
 from lsmstate.joins.local.parts.results import Results, check_finished
 from lsmstate.joins.local.parts.row_picks import Picked
 from lsmstate.joins.local.parts.write_parts import WriteParts
-from lsmstate.joins.local.theta.finder import CANDIDATES, Combinations, Finder, bound_rows, size_of
+from lsmstate.joins.local.theta.finder import (
+    CANDIDATES,
+    Combinations,
+    Finder,
+    bound_rows,
+    size_of,
+    taken,
+)
 from lsmstate.joins.local.theta.kept_rows import KeptRows
 from lsmstate.joins.local.theta.result_count import ResultCount
 from lsmstate.joins.local.theta.stored_rows import StoredRows, check_streams_of, write_all
 from lsmstate.joins.protocols import Batch, Context, Role
-from lsmstate.joins.specs.theta import ThetaSpec
-from lsmstate.schema.arrow_sizes import sizes_of
+from lsmstate.joins.specs.theta import Step, ThetaSpec
+from lsmstate.schema.arrow_sizes import row_sizes, sizes_of
 from lsmstate.schema.batches import as_batch
 from lsmstate.store import MultimapStore
 
@@ -99,7 +108,8 @@ class ThetaJoin(KeepsAllRows):
         parts = self._stored.parts(stream, rows, self._piece_bytes)
         if batch.role != Role.PROBE and rows.num_rows:
             self._store_parts(stream, parts)
-        found = self._counted(stream, rows.num_rows, parts)
+        count = ResultCount(stream, rows.num_rows, self._most_results)
+        found = self._counted(stream, count, parts)
         pieces = (
             piece
             for combinations in found
@@ -109,6 +119,7 @@ class ThetaJoin(KeepsAllRows):
             coalesced(pieces, self._piece_bytes),
             (self._picked(combinations) for combinations in found),
             self._spec.output_schema,
+            lambda needed: self._products(stream, count, parts, needed),
         )
         return self._unfinished
 
@@ -119,18 +130,68 @@ class ThetaJoin(KeepsAllRows):
         self._stored.written(stream, parts, new)
 
     def _counted(
-        self, stream: str, rows: int, parts: Sequence[pa.RecordBatch]
+        self, stream: str, count: ResultCount, parts: Sequence[pa.RecordBatch]
     ) -> Iterator[Combinations]:
         """The combinations of a batch, of which there may be far too many."""
-        count = ResultCount(stream, rows, self._most_results)
         for part in parts:
-            for found in self._combinations(stream, part):
+            for found in self._combinations(stream, part, self._spec.steps[stream]):
                 count.add(size_of(found))
                 yield found
 
-    def _combinations(self, stream: str, rows: pa.RecordBatch) -> Iterator[Combinations]:
-        """All combinations of all streams that hold one of ``rows``, depth first."""
+    def _products(
+        self,
+        stream: str,
+        count: ResultCount,
+        parts: Sequence[pa.RecordBatch],
+        needed: Collection[str],
+    ) -> Iterator[Product]:
+        """The results as products. Rows of streams that are not ``needed`` are counted where an
+        index says which match, not read."""
         steps = self._spec.steps[stream]
+        counted = _counted_steps(steps, needed)
+        kept = [step for step in steps if step.target not in {each.target for each in counted}]
+        alone = steps[0].counting if len(steps) == len(kept) == 1 and stream not in needed else None
+        for part in parts:
+            found = (
+                self._matched(stream, part, alone)
+                if alone is not None
+                else self._with_counts(self._combinations(stream, part, kept), counted, needed)
+            )
+            for product in found:
+                count.add(int(product.times.sum()))
+                yield product
+
+    def _with_counts(
+        self, found: Iterator[Combinations], counted: Sequence[Step], needed: Collection[str]
+    ) -> Iterator[Product]:
+        """Combinations, each of which counts as often as rows of the streams that are counted
+        match it."""
+        for some in found:
+            counts = [self._finder.counts(some, step) for step in counted]
+            times = combinations([np.ones(size_of(some), dtype=np.int64), *counts])
+            if not times.all():
+                places = np.flatnonzero(times)
+                some, times = taken(some, places), times[places]
+            starts = np.arange(len(times) + 1, dtype=np.int64)
+            sides = {
+                name: Side(bound.rows, starts, bound.sizes[bound.at], bound.at)
+                for name, bound in some.items()
+                if name in needed
+            }
+            yield Product(sides, times)
+
+    def _matched(self, stream: str, rows: pa.RecordBatch, step: Step) -> Iterator[Product]:
+        """Stored rows, each of which counts as often as it matches one of ``rows``."""
+        for found, times in self._finder.matched({stream: bound_rows(rows)}, step):
+            places = np.flatnonzero(times)
+            starts = np.arange(len(places) + 1, dtype=np.int64)
+            side = Side(found, starts, row_sizes(found)[places], places)
+            yield Product({step.target: side}, times[places])
+
+    def _combinations(
+        self, stream: str, rows: pa.RecordBatch, steps: Sequence[Step]
+    ) -> Iterator[Combinations]:
+        """All combinations, of the streams of the steps, that hold one of ``rows``, depth first."""
         stack: list[Iterator[Combinations]] = [iter([{stream: bound_rows(rows)}])]
         while stack:
             found = next(stack[-1], None)
@@ -149,3 +210,15 @@ class ThetaJoin(KeepsAllRows):
         else:
             sizes = np.asarray(sum((each.sizes[each.at] for each in bound), np.int64(0)))
         return Picked([b.rows for b in bound], [b.at for b in bound], sizes)
+
+
+def _counted_steps(steps: Sequence[Step], needed: Collection[str]) -> list[Step]:
+    """The steps into streams that are not needed, and of which later ones ask nothing."""
+    counted = []
+    asked: set[str] = set()
+    for step in reversed(steps):
+        counting = step.counting
+        if counting is not None and step.target not in needed and step.target not in asked:
+            counted.append(counting)
+        asked |= step.reads
+    return counted

@@ -6,72 +6,21 @@ from contextlib import closing
 from functools import partial
 
 import duckdb
-import hypothesis.strategies as st
 import pyarrow as pa
 import pytest
 
 from lsmstate.errors import InvalidArgumentError, MemoryLimitError
 from lsmstate.join import MultiwayJoin, State
-from lsmstate.joins.conditions.columns import Column
-from lsmstate.joins.conditions.join_tree import SQL_NAMES, Comparison, Join, shown_streams
 from lsmstate.joins.local.changes.one_key_join import ChangeJoin
 from lsmstate.joins.local.parts.changelog import OPERATIONS
 from lsmstate.joins.protocols import Batch
-from lsmstate.joins.specs.changes import ChangeSpec
 from lsmstate.joins.specs.choose import create_join
-from lsmstate.joins.specs.one_key import JoinSpec
 from lsmstate.schema.arrow_sizes import row_sizes
-from support.changing_cases import check_changes, random_batches
+from support.changing_cases import changing_trees, check_changes
 from support.grouped import grouped
-from support.join_cases import FAMILIES, PAYLOADS, attempt, on_all_stores
+from support.join_cases import attempt, on_all_stores
 from support.oracle import database, joined_tree
 from support.watched_store import WatchedStore
-
-#: Rows a stream holds at most, by the number of streams: results stay small enough to compare.
-MOST_ROWS = {2: 12, 3: 7, 4: 5, 5: 4, 6: 3}
-
-
-def random_tree(rng, names, columns):
-    """Any joins of the streams, compared by any of those that are shown."""
-    if len(names) == 1:
-        return names[0]
-    cut = rng.choice([len(names) - 1, len(names) - 1, rng.randint(1, len(names) - 1)])
-    sides = [random_tree(rng, part, columns) for part in (names[:cut], names[cut:])]
-    comparisons = []
-    for column in columns:
-        compared = []
-        for side in sides:
-            shown = shown_streams(side)
-            some = rng.sample(shown, rng.choice([1, len(shown)]))
-            compared.append(tuple(Column(name, column) for name in some))
-        comparisons.append(Comparison(*compared))
-    return Join(rng.choice(list(SQL_NAMES)), *sides, tuple(comparisons))
-
-
-@st.composite
-def changing_joins(draw):
-    """A spec, and batches of (stream, changes, all that lives after them)."""
-    rng = random.Random(draw(st.integers(0, 2**32)))
-    families = rng.sample(FAMILIES, rng.choice([1, 1, 2]))
-    key_pools = []
-    for _, values in families:
-        few = rng.sample(values, rng.randint(2, min(4, len(values))))
-        key_pools.append([few[0]] * rng.randint(1, 2) + few)
-    names = [f"s{number}" for number in range(rng.choice(list(MOST_ROWS)))]
-    keys = [f"k{k}" for k in range(len(families))]
-    streams, pools = {}, {}
-    for name in names:
-        payloads = rng.sample(PAYLOADS, rng.randint(0, 2))
-        columns = [*keys, *(f"p{number}" for number in range(len(payloads)))]
-        kinds = [rng.choice(kinds) for kinds, _ in families] + [kind for kind, _ in payloads]
-        streams[name] = pa.schema(list(zip(columns, kinds, strict=True)))
-        pools[name] = key_pools + [pool for _, pool in payloads]
-    operations = {name: "op" for name in names if rng.random() < 0.6}
-    tree = random_tree(rng, rng.sample(names, len(names)), keys)
-    spec = ChangeSpec.of(JoinSpec.create(streams, keys), tree, "changes", operations)
-    arriving = [rng.choice(names) for _ in range(rng.randint(3, 12))]
-    batches = random_batches(rng, arriving, pools, operations, MOST_ROWS[len(names)])
-    return spec, list(batches), rng.random() < 0.4
 
 
 def check(case, backend, piece_bytes):
@@ -81,7 +30,7 @@ def check(case, backend, piece_bytes):
 
 
 test_on_memory, test_on_lsm, test_many_on_every_store = on_all_stores(
-    check, changing_joins(), memory=30, lsm=12, many=1000
+    check, changing_trees(), memory=30, lsm=12, many=1000
 )
 
 
