@@ -223,12 +223,14 @@ class Range:
 
     def exactly(self) -> "Range | None":
         """The same range by exact bounds; None if not all of it has some."""
-        found = [
-            each if each.is_exact else replace(each, bound=each.whole)
-            for each in self.restrictions
-            if each.is_exact or each.whole is not None
-        ]
-        return Range(found) if len(found) == len(self.restrictions) else None
+        found = []
+        for each in self.restrictions:
+            if not each.is_exact:
+                if each.whole is None:
+                    return None
+                each = replace(each, bound=each.whole)
+            found.append(each)
+        return Range(found)
 
     @property
     def answered(self) -> frozenset[Expression]:

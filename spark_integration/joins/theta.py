@@ -154,8 +154,10 @@ class ThetaRequest:
         late = LateRows.of(inputs.plans, spec.event_time, self.time.late_batches)
         if spec.sides is not None:
             plan = late.added_to(plan)
-            of_sides = {name: theta.streams[name] for name in spec.sides.shown}
-            of_sides = shown_streams(of_sides, emits_changes=spec.emits_changes)
+            of_sides = shown_streams(
+                {name: theta.streams[name] for name in spec.sides.shown},
+                emits_changes=spec.emits_changes,
+            )
             if self.grouped is not None:
                 return self.grouped.operator(
                     *(spec, plan, inputs, residual),

@@ -132,13 +132,13 @@ def convert(
     if not catalyst.is_streaming(plan):
         return unconverted("the query reads no stream")
     if operators_in(plan):
-        pushed, told = None, list[str]()
+        pushed, of_aggregates = None, list[str]()
         if df is not None:
-            pushed, told = _above_operator(catalyst, plan, pushes_aggregates)
+            pushed, of_aggregates = _above_operator(catalyst, plan, pushes_aggregates)
         found = unconverted(
             "the query contains an operator of lsmstate already, and Spark allows one in a query"
         )
-        return pushed or replace(found, aggregates=tuple(told))
+        return pushed or replace(found, aggregates=tuple(of_aggregates))
     try:
         read = read_plan(catalyst, plan)
     except InvalidArgumentError as unread:
@@ -425,17 +425,16 @@ def _above_operator(
             told.append(explained_aggregate(node, found))
         else:
             instead[node] = partial(_write_parts, read, found, grouped, instead, told)
-    for node, join in known.items():
-        if len(known) == 1 and len(made[node]) < len(node.columns):
-            instead[node] = partial(narrowed, node, join)
+    for below, join in known.items():
+        if len(known) == 1 and len(made[below]) < len(below.columns):
+            instead[below] = partial(narrowed, below, join)
     rebuilt = PlanWriter(read, _no_join, write_nodes=instead).plan(tree) if instead else plan
     is_pushed = any(node in instead for node, _ in aggregates_of_joins(tree, known.__contains__))
     if not is_pushed and not shown:
         return None, told
-    found = catalyst.dataframe(rebuilt)
-    return Converted(
-        found, True, "", "", None, aggregates=tuple(told), columns="".join(shown)
-    ), told
+    columns = "".join(shown)
+    df = catalyst.dataframe(rebuilt)
+    return Converted(df, True, "", "", None, aggregates=tuple(told), columns=columns), told
 
 
 def _known_joins(read: ReadPlan) -> dict[Node, KnownJoin]:

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from lsmstate.joins.conditions.columns import Column
 from lsmstate.joins.conditions.evaluate import Values
+from lsmstate.joins.conditions.key_parts import KeyPart
 from lsmstate.joins.local.parts.row_picks import Numbers
 from lsmstate.joins.local.theta.dense_ranges import DenseRanges, is_readable, leave_no_gap
 from lsmstate.joins.local.theta.lengths import least_low, length_classes
@@ -81,7 +82,7 @@ class StepRanges:
         known = np.ones(count, np.bool_)
         equal = []
         for each in step.equal:
-            assert not hasattr(each.bound, "terms")
+            assert isinstance(each.bound, KeyPart)
             equal.append(each.bound.values(columns, count))
             known &= _valid(equal[-1])
         low, high = None, None
