@@ -193,8 +193,9 @@ def _chunk(by: _By, rows: pa.RecordBatch, places: Numbers | None = None) -> Chun
     gatherer = Gatherer([rows.schema], rows.schema)
     ordered = gatherer.sources([rows]).gather([order])
     values = [part.values(own_column(ordered), ordered.num_rows) for part in (by.first, by.second)]
-    found = Slabs(*map(plain, values), None, slabs.ROWS)
-    own = sum(not _is_column_of(ordered, each) for each in map(plain, values))
+    bounded, beside = (plain(each) for each in values)
+    found = Slabs(bounded, beside, None, slabs.ROWS)
+    own = sum(not _is_column_of(ordered, each) for each in (bounded, beside))
     return Chunk(ordered, found, ordered.nbytes + own * 8 * len(order))
 
 
