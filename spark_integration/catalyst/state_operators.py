@@ -51,7 +51,7 @@ def set_figures(
         fields["customMetrics"].set(operator, _longs(jvm, every))
         for name, value in figures.items():
             fields[name].setLong(operator, value)
-    except (Py4JError, TypeError):
+    except (Py4JError, OSError, TypeError):  # the JVM may be gone
         return False
     return True
 
