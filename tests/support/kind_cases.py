@@ -188,6 +188,20 @@ class AsofCase(KindCase):
         return found
 
 
+def parts_of(tables: dict[str, pa.Table], rng: random.Random) -> list[tuple[str, pa.RecordBatch]]:
+    """All rows in batches of random sizes, some of them empty, the streams in turns."""
+    waiting = {name: table.combine_chunks().to_batches()[0] for name, table in tables.items()}
+    parts = []
+    while waiting:
+        name = rng.choice(sorted(waiting))
+        rows = waiting.pop(name)
+        count = rng.choice([0, 1, 7, 20])
+        parts.append((name, rows.slice(0, count)))
+        if count < rows.num_rows:
+            waiting[name] = rows.slice(count)
+    return parts
+
+
 def _in(backend: str, path: str | None) -> dict[str, Any]:
     return {"state": State(backend=backend, state_dir=path)}
 

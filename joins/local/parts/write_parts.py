@@ -2,6 +2,9 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+import pyarrow as pa
+
+from lsmstate.joins.local.parts.bound_rows import parts_of
 from lsmstate.store import Mutation
 
 
@@ -14,3 +17,13 @@ class WriteParts:
 
     def __iter__(self) -> Iterator[Sequence[Mutation]]:
         return iter(self._make())
+
+
+def appends(
+    stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch, part_bytes: int
+) -> Iterator[list[Mutation]]:
+    """What stores rows under keys, in parts of at most ``part_bytes`` or one row."""
+    first = 0
+    for part in parts_of(rows, part_bytes):
+        yield [Mutation("append", stream, keys.slice(first, part.num_rows), part)]
+        first += part.num_rows

@@ -18,7 +18,7 @@ from lsmstate.joins.local.parts.bound_rows import coalesced, parts_of
 from lsmstate.joins.local.parts.results import Results, check_finished
 from lsmstate.joins.local.parts.row_picks import Picked
 from lsmstate.joins.local.parts.time_checks import moment
-from lsmstate.joins.local.parts.write_parts import WriteParts
+from lsmstate.joins.local.parts.write_parts import WriteParts, appends
 from lsmstate.joins.local.timed.event_time_join import LATE_ROWS, kept_watermark, watermark_write
 from lsmstate.joins.protocols import Batch, Context, check_is_stored
 from lsmstate.joins.specs.asof import LEAST, MOST, PLACE, TICKS, AsofSpec, shifted
@@ -153,26 +153,21 @@ class AsofLocalJoin:
         self._append(self._waiting, whole, under)
 
     def _keep(self, rows: pa.RecordBatch, keys: list[pa.Array], ticks: pa.Array) -> None:
-        """Store rows of the second stream, and forget those of their keys that they replace."""
+        """Store rows of the second stream, and forget those of their keys that nobody needs."""
         places = pa.array(self._places(ticks.to_numpy()))
-        self._append(self._spec.right, rows, [*keys, places])
-        if self._spec.looks_ahead or self._spec.tolerance is not None or not rows.num_rows:
-            return  # the store forgets them by their time
-        if self.watermark_us is not None:
+        # Otherwise the store forgets them by their time.
+        is_open = not self._spec.looks_ahead and self._spec.tolerance is None
+        if is_open and rows.num_rows and self.watermark_us is not None:
+            # First: a batch that is refused is not stored, and what goes is not needed anyway.
             self._replace(keys, self._spec.ticks_of(self.watermark_us))
+        self._append(self._spec.right, rows, [*keys, places])
 
     def _append(self, stream: str, rows: pa.RecordBatch, keys: list[pa.Array]) -> None:
         if not rows.num_rows:
             return
         schema = self._store.streams[stream].key
         under = pa.RecordBatch.from_arrays(keys, schema=schema)
-        parts, first = [], 0
-        for part in parts_of(rows, self._piece_bytes):
-            parts.append((part, under.slice(first, part.num_rows)))
-            first += part.num_rows
-        self._store.write_all(
-            WriteParts(lambda: ([Mutation("append", stream, k, part)] for part, k in parts))
-        )
+        self._store.write_all(WriteParts(lambda: appends(stream, rows, under, self._piece_bytes)))
 
     def _replace(self, keys: list[pa.Array], now: int) -> None:
         """Forget rows that no row after the watermark can need: all but the last one up to it."""

@@ -24,25 +24,11 @@ from lsmstate.schema.arrow_sizes import row_sizes
 from lsmstate.store import StreamSchema
 from support.cross_join.local_join import CrossJoin
 from support.cross_join.spec import CrossSpec
-from support.kind_cases import CASES, LAST
+from support.kind_cases import CASES, LAST, parts_of
 from support.sampling import each_value
 
 BACKENDS = ("lsm", "rocksdb", "memory")
 PIECE_BYTES = 2000
-
-
-def parts_of(tables: dict[str, pa.Table], rng: random.Random) -> list[tuple[str, pa.RecordBatch]]:
-    """All rows in batches of random sizes, some of them empty, the streams in turns."""
-    waiting = {name: table.combine_chunks().to_batches()[0] for name, table in tables.items()}
-    parts = []
-    while waiting:
-        name = rng.choice(sorted(waiting))
-        rows = waiting.pop(name)
-        count = rng.choice([0, 1, 7, 20])
-        parts.append((name, rows.slice(0, count)))
-        if count < rows.num_rows:
-            waiting[name] = rows.slice(count)
-    return parts
 
 
 def last_results(join: Any) -> Any:
