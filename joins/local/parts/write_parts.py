@@ -7,6 +7,14 @@ import pyarrow as pa
 from lsmstate.joins.local.parts.bound_rows import parts_of
 from lsmstate.store import Mutation
 
+#: Gives further writes, anew at each call.
+Beside = Callable[[], Iterable[Sequence[Mutation]]]
+
+
+def no_more() -> Iterable[Sequence[Mutation]]:
+    """No further writes."""
+    return ()
+
 
 class WriteParts:
     """Writes that are made anew each time they are gone through, so that no more than one of them

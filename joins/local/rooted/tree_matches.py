@@ -5,6 +5,7 @@ becomes of a root's row that has fewer partners says a look along the tree (``Ro
 """
 
 from collections.abc import Iterator, Mapping
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,7 @@ from lsmstate.joins.conditions.join_tree import conditions_of
 from lsmstate.joins.local.inner.multi_key_join import GraphJoin
 from lsmstate.joins.local.parts.results import Results
 from lsmstate.joins.local.parts.time_checks import BoundCheck
-from lsmstate.joins.local.parts.write_parts import WriteParts
+from lsmstate.joins.local.parts.write_parts import Beside, WriteParts, no_more
 from lsmstate.joins.local.rooted.condition_check import ConditionCheck
 from lsmstate.joins.local.rooted.search import RootedSearch
 from lsmstate.joins.protocols import Batch, Context
@@ -43,13 +44,17 @@ class TreeMatches:
         """All: a row that lacks one key may match by another."""
         return np.ones(rows.num_rows, np.bool_)
 
-    def process(self, batch: Batch) -> Results:
-        """Store a batch in all indexes that have its keys, and return the results with a row of
-        every stream."""
+    def process(self, batch: Batch, beside: Beside = no_more) -> Results:
+        """Store a batch in all indexes that have its keys, together with what stands ``beside`` it,
+        and return the results with a row of every stream."""
         stream, spec = batch.stream, self._spec
         parts = self._joined.parts(stream, batch.rows)
         self._store.write_all(
-            WriteParts(lambda: (self._joined.writes(stream, part, "append") for part in parts))
+            WriteParts(
+                lambda: chain(
+                    (self._joined.writes(stream, part, "append") for part in parts), beside()
+                )
+            )
         )
         if not spec.matches_at_once:
             return Results((), schema=spec.output_schema)

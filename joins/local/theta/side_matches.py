@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from lsmstate.cython_ext.keys.key_codec import KeyCodec
 from lsmstate.joins.local.parts.results import Results
+from lsmstate.joins.local.parts.write_parts import Beside, WriteParts, no_more
 from lsmstate.joins.local.theta.results import SideResults
 from lsmstate.joins.local.theta.step_ranges import key_values
 from lsmstate.joins.local.theta.stored_rows import Mask
@@ -27,6 +28,7 @@ class SideMatches:
         """InvalidArgumentError if the store lacks a stream, or ``piece_bytes`` is less than 1."""
         self._spec = spec
         self._sides = spec.sides
+        self._store = store
         self._joined = ThetaJoin(spec.theta, store, context)
         self._made = SideResults(spec.sides, context.piece_bytes)
 
@@ -42,12 +44,14 @@ class SideMatches:
         keys = KeyCodec(index.key_schema).encode(key_values(index, rows))
         return self._joined.stored.passing(stream, rows) & keys.valid
 
-    def process(self, batch: Batch) -> Results:
-        """Store a batch if its rows are looked up, and return its pairs if they are results."""
+    def process(self, batch: Batch, beside: Beside = no_more) -> Results:
+        """Store a batch if its rows are looked up, together with what stands ``beside`` it, and
+        return its pairs if they are results."""
         schema = self._spec.output_schema
         if batch.stream not in self._spec.indexed:
+            self._store.write_all(WriteParts(beside))
             return Results((), schema=schema)
-        found = self._joined.process(batch)
+        found = self._joined.process(batch, beside)
         if not self._sides.shows_pairs:
             found.close()
             return Results((), schema=schema)

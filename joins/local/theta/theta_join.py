@@ -9,6 +9,7 @@ Invariant: a combination is found once, when the last of its rows arrives.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +22,7 @@ from lsmstate.joins.local.parts.full_history import KeepsAllRows
 from lsmstate.joins.local.parts.products import Product
 from lsmstate.joins.local.parts.results import Results, check_finished
 from lsmstate.joins.local.parts.row_picks import Picked
-from lsmstate.joins.local.parts.write_parts import WriteParts
+from lsmstate.joins.local.parts.write_parts import Beside, WriteParts, no_more
 from lsmstate.joins.local.theta.finder import (
     CANDIDATES,
     Combinations,
@@ -75,7 +76,7 @@ class ThetaJoin(KeepsAllRows):
         """``candidates``: combinations that indexes picked so far, of two or more streams."""
         return {CANDIDATES: self._finder.candidates}
 
-    def process(self, batch: Batch) -> Results:
+    def process(self, batch: Batch, beside: Beside = no_more) -> Results:
         """Store a batch, and return its new results.
 
         A row that is in no result whatever comes, by a condition on its stream alone or by a null,
@@ -83,6 +84,7 @@ class ThetaJoin(KeepsAllRows):
 
         Args:
             batch: The rows; columns are taken by name.
+            beside: What is stored together with them.
 
         Returns:
             The results in pieces of at most ``piece_bytes`` or one row, computed as they are read,
@@ -106,8 +108,8 @@ class ThetaJoin(KeepsAllRows):
         if not passing.all():
             rows = rows.filter(pa.array(passing))
         parts = self._stored.parts(stream, rows, self._piece_bytes)
-        if batch.role != Role.PROBE and rows.num_rows:
-            self._store_parts(stream, parts)
+        if batch.role != Role.PROBE:
+            self._store_parts(stream, parts, beside)
         count = ResultCount(stream, rows.num_rows, self._most_results)
         found = self._counted(stream, count, parts)
         pieces = (
@@ -123,9 +125,9 @@ class ThetaJoin(KeepsAllRows):
         )
         return self._unfinished
 
-    def _store_parts(self, stream: str, parts: Sequence[pa.RecordBatch]) -> None:
+    def _store_parts(self, stream: str, parts: Sequence[pa.RecordBatch], beside: Beside) -> None:
         new = self._stored.new_lengths(stream, parts)
-        writes = WriteParts(lambda: self._stored.all_writes(stream, parts, new))
+        writes = WriteParts(lambda: chain(self._stored.all_writes(stream, parts, new), beside()))
         write_all(self._store, writes, self._stored)
         self._stored.written(stream, parts, new)
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from lsmstate.joins.local.parts.bound_rows import coalesced, parts_of
 from lsmstate.joins.local.parts.results import Results, check_finished
-from lsmstate.joins.local.parts.write_parts import WriteParts
+from lsmstate.joins.local.parts.write_parts import Beside, no_more
 from lsmstate.joins.local.timed.event_time_join import LATE_ROWS
 from lsmstate.joins.local.timed.waiting_rows import WaitingRows
 from lsmstate.joins.protocols import Batch, Spec, check_is_stored
@@ -57,8 +57,9 @@ class Decides(Protocol):
         """Which rows may match one that comes. The others are decided when they arrive."""
         ...
 
-    def process(self, batch: Batch) -> Results:
-        """Store a batch, and return its matches; read or close them before the next call."""
+    def process(self, batch: Batch, beside: Beside = no_more) -> Results:
+        """Store a batch together with what stands ``beside`` it, and return its matches; read or
+        close them before the next call."""
         ...
 
     def decided(
@@ -133,14 +134,15 @@ class FinalJoin:
         if column is not None:
             can_match &= rows.column(column).is_valid().to_numpy(zero_copy_only=False)
         in_time = rows.filter(pa.array(can_match & ~is_late))
-        self._matches = self._joined.process(Batch(stream, in_time))
-        self._waiting.note_late(rows, is_late)
-        if stream not in self._spec.waits_us:
-            return self._given(self._matches)
-        parts = parts_of(in_time, max(1, self._piece_bytes // 2))
-        self._store.write_all(
-            WriteParts(lambda: (self._waiting.writes(stream, part) for part in parts))
+        waits = stream in self._spec.waits_us
+        parts = parts_of(in_time, max(1, self._piece_bytes // 2)) if waits else []
+        self._matches = self._joined.process(
+            Batch(stream, in_time),
+            lambda: (self._waiting.writes(stream, part) for part in parts),
         )
+        self._waiting.note_late(rows, is_late)
+        if not waits:
+            return self._given(self._matches)
         others = rows.filter(pa.array(~can_match & ~is_late))
         alone = self._joined.decided(stream, others, can_match=False)
         return self._given(chain(alone, self._matches))

@@ -14,6 +14,7 @@ from lsmstate.errors import InvalidArgumentError
 from lsmstate.join import MultiwayJoin, State, Time
 from lsmstate.joins import kinds
 from lsmstate.joins.kinds import Kind
+from lsmstate.joins.local.parts.write_parts import WriteParts, no_more
 from lsmstate.joins.local.timed.final_join import FinalJoin
 from lsmstate.joins.protocols import Batch, LocalJoin, Role
 from lsmstate.joins.spec_join import SpecJoin
@@ -289,10 +290,14 @@ class LeftCrossSpec(CrossSpec):
 class LeftMatches:
     """Any local join of two streams by its protocol alone; the first one is preserved."""
 
-    def __init__(self, joined, spec):
+    def __init__(self, joined, spec, store):
         assert isinstance(joined, LocalJoin)
-        self._joined, self._schema = joined, spec.output_schema
-        self.counts, self.process = joined.counts, joined.process
+        self._joined, self._schema, self._store = joined, spec.output_schema, store
+        self.counts = joined.counts
+
+    def process(self, batch, beside=no_more):
+        self._store.write_all(WriteParts(beside))
+        return self._joined.process(batch)
 
     def can_match(self, _stream, rows):
         return np.ones(rows.num_rows, np.bool_)
@@ -310,7 +315,7 @@ def test_final_results_of_any_local_join(tmp_path, monkeypatch):
     """A kind of its own has them by a few lines, and through a restart."""
 
     def made(spec, store, context):
-        matches = LeftMatches(CrossJoin(spec, store, context), spec)
+        matches = LeftMatches(CrossJoin(spec, store, context), spec, store)
         return FinalJoin(matches, spec, store, context.piece_bytes)
 
     kind = Kind("left cross join", LeftCrossSpec, made, judges_time=True)
