@@ -40,7 +40,7 @@ def store_of(join: Any) -> Any:
     return join._store if hasattr(join, "_store") else join._join.store
 
 
-@pytest.mark.parametrize("backend", ["lsm", "memory"])
+@pytest.mark.parametrize("backend", [pytest.param("lsm", marks=pytest.mark.stress), "memory"])
 @pytest.mark.parametrize("name", CASES)
 def test_a_batch_that_the_store_refuses_may_be_given_again(
     name: str, backend: str, tmp_path: Path
