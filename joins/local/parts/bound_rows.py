@@ -23,6 +23,8 @@ class BoundRows:
     rows: pa.RecordBatch
     sizes: Numbers
     at: Numbers
+    is_each: bool = False
+    """Whether combination ``i`` holds row ``i``, and there are no others."""
 
 
 def parts_of(rows: pa.RecordBatch, part_bytes: int) -> list[pa.RecordBatch]:

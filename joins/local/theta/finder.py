@@ -253,7 +253,8 @@ class Finder:
 
 def bound_rows(rows: pa.RecordBatch) -> BoundRows:
     """Each row as a combination of its own."""
-    return BoundRows(rows, row_sizes(rows), np.arange(rows.num_rows, dtype=np.int64))
+    every = np.arange(rows.num_rows, dtype=np.int64)
+    return BoundRows(rows, row_sizes(rows), every, is_each=True)
 
 
 def size_of(found: Combinations) -> int:
@@ -273,6 +274,8 @@ def values_of(found: Combinations) -> Values:
 
     def values(column: Column) -> pa.Array:
         bound = found[column.stream]
+        if bound.is_each:
+            return bound.rows.column(column.name)
         return bound.rows.column(column.name).take(pa.array(bound.at))
 
     return values
