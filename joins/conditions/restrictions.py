@@ -192,7 +192,9 @@ def _rearranged(
     # A sum of several streams may overflow where it is compared, which is an error.
     is_apart = all(len(streams_of(side)) < 2 for side in (left, right))
     is_distance = isinstance(conjunct, Compare) and _is_distance(conjunct)
-    whole = whole_bound(atom, found, streams) if is_apart or is_distance else None
+    # The begin of a window bounds the time in it, but not exactly.
+    is_exact = (is_apart or is_distance) and atom is own[0]
+    whole = whole_bound(atom, found, streams) if is_exact else None
     return Restriction(conjunct, part, kind, bound, takes_nan, whole)
 
 

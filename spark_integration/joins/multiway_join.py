@@ -218,7 +218,7 @@ class Joined(NamedTuple):
 
     frame: DataFrame
     shown: Collection[str]
-    """The streams that it has columns of; none where that is not known."""
+    """The streams that it has columns of."""
     operations: Mapping[str, str]
     """The operation column of each stream that is a changelog."""
     emits_changes: bool = False
@@ -299,7 +299,7 @@ def joined(
         if close is not None:
             if grouped is not None:
                 raise UngroupedError("results of a similarity join are not aggregated inside it")
-            return Joined(close, (), {})
+            return Joined(close, list(streams), {})
     asked = any_condition(streams, condition, how, emit, changes, skew, retention)
     if asked is not None:
         asked_time = AskedTime(retention, late, time.late_batches, result_time)

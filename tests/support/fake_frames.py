@@ -18,7 +18,7 @@ from lsmstate.joins.options import SKEW, State
 from lsmstate.joins.protocols import Role, Routing
 from lsmstate.opening import open_store
 from lsmstate.spark_integration.columns.schemas import WATERMARK_METADATA
-from lsmstate.spark_integration.joins import theta
+from lsmstate.spark_integration.joins import shown_columns, theta
 from lsmstate.spark_integration.joins.theta import AskedTime, ThetaRequest, any_condition
 from lsmstate.spark_integration.plan.bucket import Bucket, InputBatch
 from lsmstate.spark_integration.plan.options import OperatorOptions
@@ -95,7 +95,8 @@ def operator_of(
         assert not conditions
         return joined
 
-    monkeypatch.setattr(theta, "stateful_operator", stateful)
+    for module in (theta, shown_columns):
+        monkeypatch.setattr(module, "stateful_operator", stateful)
     monkeypatch.setattr(theta, "filtered", unfiltered)
     asked = any_condition(streams, on, how, emit, changes, skew, {})
     if asked is None:
