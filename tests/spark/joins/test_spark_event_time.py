@@ -172,6 +172,7 @@ def counts_by_hour(result: Any, column: str) -> Any:
     return result.groupBy(F.window(column, "1 hour")).count().select("window.start", "count")
 
 
+@pytest.mark.stress
 def test_a_result_time_is_true_above_the_join(spark: Any, tmp_path: Path, unchecked: None) -> None:
     """A window in append mode, also while the join finds nothing and rows are filtered."""
     a, b = hourly(tmp_path, "a", 0, 3, 1), hourly(tmp_path, "b", 0, 3, 2)

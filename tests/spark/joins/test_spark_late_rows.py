@@ -52,6 +52,7 @@ def test_late_rows_are_dropped_as_sparks_own_join_does(spark: Any, tmp_path: Pat
     assert sum(metric(query, "late_rows")) == sum(dropped) > 10
 
 
+@pytest.mark.stress
 def test_late_rows_may_match_what_is_still_there(spark: Any, tmp_path: Path) -> None:
     # Of buckets that had no row before.
     strange = [(key, 1.0, key) for key in range(50, 60)]

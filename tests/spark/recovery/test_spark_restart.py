@@ -162,9 +162,8 @@ def test_killed_workers_lose_nothing_and_repeat_nothing(
     assert_same_rows(expected(streams), committed(tmp_path / "out"), at_least=500)
 
 
-@pytest.mark.parametrize(
-    "failures", [{2: 1}, pytest.param({1: 2, 3: 1}, marks=pytest.mark.stress)], ids=str
-)
+@pytest.mark.stress
+@pytest.mark.parametrize("failures", [{2: 1}, {1: 2, 3: 1}], ids=str)
 def test_a_task_that_dies_in_mid_batch_is_repeated_from_its_pointer(
     spark: Any, tmp_path: Path, streams: dict[str, FileStream], failures: dict[int, int]
 ) -> None:

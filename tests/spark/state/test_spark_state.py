@@ -115,10 +115,8 @@ def read(spark: Any, checkpoint: Path, **options: object) -> Any:
     return spark.read.format("lsmstate").options(**options).load(str(checkpoint))
 
 
-@pytest.mark.parametrize(
-    "batch",
-    [1, *(pytest.param(batch, marks=pytest.mark.stress) for batch in range(FIRST) if batch != 1)],
-)
+@pytest.mark.stress
+@pytest.mark.parametrize("batch", range(FIRST))
 def test_rows_as_of_each_batch(home: Path, batch: int) -> None:
     state = QueryState.open(str(home / "early"), batch)
     for name, table in (("l", left), ("r", right)):
