@@ -34,7 +34,7 @@ from lsmstate.joins.local.similarity.homes import (
     with_home,
 )
 from lsmstate.joins.local.similarity.pivot_points import PivotPoints
-from lsmstate.joins.local.similarity.spaces import Space, longest
+from lsmstate.joins.local.similarity.spaces import Space, VectorSpace, longest
 from lsmstate.joins.local.similarity.stretches import Groups, Numbers, Orders, Stretches
 from lsmstate.joins.local.similarity.vectors import Matrix
 from lsmstate.joins.specs.similarity import SimilaritySpec
@@ -52,8 +52,10 @@ _FIRST_ROWS: Final = 500
 _ROWS_PER_PIVOT: Final = 8
 #: New pivots are added where rows lie further from theirs than this many times those before.
 _DRIFT: Final = 1.5
-#: Most of the pairs that may be left for pivots to be worth it: rings cost more a pair than tiles.
-_WORTH: Final = 0.25
+#: Most of the pairs that may be left for pivots to be worth it: a pair in a ring costs 10 to 60
+#: times what it does in tiles of all. A function of the user's has no tiles.
+_WORTH: Final = 0.02
+_WORTH_OF_FUNCTIONS: Final = 0.25
 #: They are chosen anew when so many times the rows have come, by so many rows of a batch.
 _AGAIN: Final = 4
 _CHOSEN_BY: Final = 1024
@@ -171,7 +173,8 @@ class Pivots(OnePlace):
                 left = self._left(distances[:, part], between[part, part])
                 costs.append((count + left * _STORED_ROWS, left, first, count))
         _, left, first, count = min(costs)
-        if (not self._is_chosen and left > _WORTH) or count <= 2 * self.count:
+        worth = _WORTH if isinstance(self._space, VectorSpace) else _WORTH_OF_FUNCTIONS
+        if (not self._is_chosen and left > worth) or count <= 2 * self.count:
             return
         part = slice(first, first + count)
         self._usual = float(np.quantile(distances[:, part].min(axis=1), 0.9))
