@@ -1,6 +1,7 @@
 """IndexMemory: the indexes of all windows, and the values they share, under one bound."""
 
 from collections.abc import Iterable
+from typing import Final
 
 from lsmstate.cython_ext.documents.attribute_values import AttributeValues
 from lsmstate.cython_ext.documents.document_index import DocumentIndex
@@ -8,6 +9,9 @@ from lsmstate.cython_ext.documents.json_reader import JsonReader
 from lsmstate.joins.local.documents.adaptive_index import INDEXES, AdaptiveIndex, Choice
 from lsmstate.joins.local.documents.stored_window import StoredWindow
 from lsmstate.joins.specs.documents import NaturalSpec
+
+#: Bytes of values that candidates may add at least, before the next of them are read apart.
+_LEAST_CANDIDATES: Final = 1 << 20
 
 
 class IndexMemory:
@@ -21,9 +25,18 @@ class IndexMemory:
         self._begin()
 
     def _begin(self) -> None:
+        self.values, self.reader = self.new_reader()
+
+    def new_reader(self) -> tuple[AttributeValues, JsonReader]:
+        """A reader of documents, and its values, which have numbers of their own."""
         spec = self._spec
-        self.values = AttributeValues(spec.include, spec.exclude)
-        self.reader = JsonReader(self.values, spec.arrays == "sets", spec.nulls == "value")
+        values = AttributeValues(spec.include, spec.exclude)
+        return values, JsonReader(values, spec.arrays == "sets", spec.nulls == "value")
+
+    @property
+    def candidates_bytes(self) -> int:
+        """How many bytes of values documents may add that are only compared."""
+        return max(_LEAST_CANDIDATES, self._most_bytes // 2)
 
     def new_index(self) -> DocumentIndex | AdaptiveIndex:
         """An index without documents."""
@@ -33,11 +46,16 @@ class IndexMemory:
             return AdaptiveIndex(self.values, spec.at_least, self.choice, self._most_bytes // 2)
         return INDEXES[spec.local](self.values, spec.at_least)
 
+    def is_full(self, windows: Iterable[StoredWindow]) -> bool:
+        """Whether all indexes take too much."""
+        nbytes = self.values.nbytes + sum(each.index.nbytes for each in windows)
+        return nbytes > self._most_bytes
+
     def make_room(self, windows: Iterable[StoredWindow]) -> None:
         """Drop all indexes if they take too much; before, list what they hold. Documents that were
         read before are of no use afterwards."""
         windows = list(windows)
-        if self.values.nbytes + sum(each.index.nbytes for each in windows) <= self._most_bytes:
+        if not self.is_full(windows):
             return
         for each in windows:
             each.list_documents()

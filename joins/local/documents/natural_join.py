@@ -19,7 +19,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lsmstate.cython_ext.documents.attribute_values import Documents
-from lsmstate.cython_ext.documents.document_index import matching
 from lsmstate.cython_ext.documents.json_reader import FAULTS
 from lsmstate.cython_ext.rows.gather import Gatherer
 from lsmstate.cython_ext.rows.row_codec import RowCodec
@@ -28,6 +27,7 @@ from lsmstate.joins.document_reading import CELLS, panes
 from lsmstate.joins.local.documents.index_memory import IndexMemory
 from lsmstate.joins.local.documents.merged import united
 from lsmstate.joins.local.documents.stored_window import Cells, StoredWindow, cells_of
+from lsmstate.joins.local.documents.verification import Verification
 from lsmstate.joins.local.parts.results import Results, check_finished
 from lsmstate.joins.local.parts.row_picks import Picked
 from lsmstate.joins.local.parts.time_checks import LateRows
@@ -154,7 +154,7 @@ class NaturalLocalJoin:
             rows = self._in_time(stream, rows, counts=batch.role == Role.STORE)
             self.malformed_rows = None
             self._forget_counted()
-            self._memory.make_room(self._windows.values())
+            self._make_room()
             rows, documents, places = self._readable(stream, rows, call, batch.role == Role.STORE)
             panes = self._panes_of(stream, rows)
             numbers = self._stored(stream, rows, panes)
@@ -163,6 +163,8 @@ class NaturalLocalJoin:
             raise
         self._copies += rows.num_rows
         self._documents += rows.num_rows if batch.role == Role.STORE else 0
+        if documents is not None and documents.values is not self._memory.values:
+            documents = None  # the indexes were dropped since these were read
         found = self._found(stream, rows, panes, numbers, documents, places)
         self._unfinished = self._results(found)
         return self._unfinished
@@ -216,7 +218,7 @@ class NaturalLocalJoin:
             sizes.append(documents.sizes())
             if len(slices) > 1:
                 documents = None
-                self._memory.make_room(self._windows.values())
+                self._make_room()
         if not slices:
             return rows, None, np.empty(0, np.int64)
         fault = np.concatenate(faults)
@@ -269,7 +271,8 @@ class NaturalLocalJoin:
 
     def _last_pane(self, stream: str) -> int:
         """The pane that documents are counted into."""
-        known = [pane for name, pane in self._windows if name == stream]
+        # A window without documents may be of a batch that was refused.
+        known = [pane for (name, pane), w in self._windows.items() if name == stream and w.stored]
         if known:
             return max(known)
         if self._first_pane is not None:
@@ -293,6 +296,12 @@ class NaturalLocalJoin:
             )
         return found
 
+    def _is_full(self) -> bool:
+        return self._memory.is_full(self._windows.values())
+
+    def _make_room(self) -> None:
+        self._memory.make_room(self._windows.values())
+
     def _stored(self, stream: str, rows: pa.RecordBatch, panes: Numbers) -> Numbers:
         """Store rows, and return their numbers in their panes."""
         numbers = np.empty(rows.num_rows, np.int64)
@@ -302,7 +311,7 @@ class NaturalLocalJoin:
         for pane in np.unique(panes):
             window = self._window(stream, int(pane))
             for each in (window, *self._partners(stream, int(pane))):
-                each.catch_up()
+                each.catch_up(self._is_full, self._make_room)
         for pane in np.unique(panes):
             window = self._window(stream, int(pane))
             before.append((window, window.stored))
@@ -361,7 +370,7 @@ class NaturalLocalJoin:
         for each in slices:
             some = rows.slice(each.start, each.stop - each.start)
             if documents is None:
-                self._memory.make_room(self._windows.values())
+                self._make_room()
                 read = self._memory.reader.read(some.column(column))
                 at = np.arange(some.num_rows, dtype=np.int64)
             else:
@@ -378,7 +387,11 @@ class NaturalLocalJoin:
         places: Numbers,
     ) -> Iterator[Picked]:
         cells = cells_of(rows)
-        all_cells = None if cells is None else _spread(cells, places, len(documents))
+        texts = rows.column(self._spec.documents[stream])
+        verification = Verification(
+            self._memory, self._spec.at_least, texts, documents, places, cells
+        )
+        all_cells = verification.cells
         tasks: list[_Looking] = []
         for pane in np.unique(panes):
             at = np.flatnonzero(panes == pane)
@@ -392,7 +405,7 @@ class NaturalLocalJoin:
             own.index.append(documents, places[at], None if cells is None else _some(cells, at))
         for task in tasks:
             yield from self._in_index(task)
-            yield from self._in_lists(task)
+            yield from self._in_lists(task, verification)
 
     def _in_index(self, task: _Looking) -> Iterator[Picked]:
         """Partners that the index in memory has."""
@@ -416,7 +429,7 @@ class NaturalLocalJoin:
             pairs = order[(ends[first - 1] if first else 0) : ends[last]]
             yield from self._picked(task, positions[pairs], rows, at[pairs] - first, numbers[pairs])
 
-    def _in_lists(self, task: _Looking) -> Iterator[Picked]:
+    def _in_lists(self, task: _Looking, verification: Verification) -> Iterator[Picked]:
         """Partners that only the posting lists have."""
         target = task.target
         column = self._spec.documents[target.stream]
@@ -425,17 +438,13 @@ class NaturalLocalJoin:
             order = np.argsort(at, kind="stable")
             ends = np.cumsum(np.bincount(at, minlength=len(wanted)))
             for fetched, rows in target.rows(wanted, self._piece_bytes):
-                documents = self._memory.reader.read(rows.column(column))
                 first, last = int(fetched[0]), int(fetched[-1])
                 pairs = order[(ends[first - 1] if first else 0) : ends[last]]
-                is_match = matching(
-                    task.documents,
-                    task.places[positions[pairs]],
-                    documents,
+                is_match = verification.matches(
+                    task.at[positions[pairs]],
+                    rows.column(column),
                     at[pairs] - first,
-                    self._spec.at_least,
-                    task.cells,
-                    None if task.cells is None else cells_of(rows),
+                    cells_of(rows),
                 )
                 pairs = pairs[is_match]
                 if len(pairs):
@@ -573,11 +582,3 @@ def _some(cells: tuple[Numbers, Numbers], at: Numbers) -> tuple[Numbers, Numbers
     of = np.repeat(np.arange(len(at)), counts)
     inside = np.arange(len(of)) - np.repeat(np.cumsum(counts) - counts, counts)
     return np.cumsum(counts).astype(np.int64), numbers[starts[at][of] + inside]
-
-
-def _spread(cells: tuple[Numbers, Numbers], places: Numbers, count: int) -> tuple[Numbers, Numbers]:
-    """The cells of rows as those of documents, among which the rows' stand at ``places``."""
-    ends, numbers = cells
-    counts = np.zeros(count, np.int64)
-    counts[places] = np.diff(ends, prepend=0)
-    return np.cumsum(counts), numbers

@@ -20,7 +20,7 @@ from lsmstate.cython_ext.documents.document_index import DocumentIndex
 from lsmstate.joins.distinct import distinct
 from lsmstate.joins.document_reading import CELLS
 from lsmstate.joins.local.documents.adaptive_index import AdaptiveIndex
-from lsmstate.joins.local.documents.posting_keys import Units
+from lsmstate.joins.local.documents.posting_keys import MOST_UNITS, Units
 from lsmstate.joins.specs.documents import (
     DOCUMENT_KEY,
     POSTING_KEY,
@@ -28,14 +28,18 @@ from lsmstate.joins.specs.documents import (
     postings_of,
     windows_of,
 )
+from lsmstate.schema.arrow_sizes import pieces_of
 from lsmstate.store import MultimapStore, Mutation
 
 Numbers = npt.NDArray[np.int64]
 #: The smaller cells of documents: where each one's end, and their numbers.
 Cells = tuple[Numbers, Numbers] | None
 
-#: Documents that are listed in one write.
+#: Documents that are listed in one write, unless they have too many attributes.
 _WRITE: Final = 2048
+#: Bytes of a key of a write, at most; and the part of the store's memory that a write may take.
+_KEY_BYTES: Final = 128
+_PART_OF_MEMORY: Final = 8
 
 
 class StoredWindow:
@@ -54,6 +58,7 @@ class StoredWindow:
         self.stream = stream
         self.window = window
         self._store = store
+        self._write_bytes = store.stats().memory_limit_bytes // _PART_OF_MEMORY
         self._new_index = new_index
         self._read = read
         #: Documents in the store.
@@ -86,16 +91,19 @@ class StoredWindow:
         self.stored += count
         return np.arange(first, self.stored, dtype=np.int64)
 
-    def catch_up(self) -> None:
-        """Read what the store has and the index does not. Cost: proportional to these."""
-        if self.indexed == self.stored:
-            return
-        low, high = (self.window, self.indexed), (self.window, self.stored)
-        for entries in self._store.iterate(self.stream, low=low, high=high):
-            documents = self._read(entries.rows)
-            places = np.arange(len(documents), dtype=np.int64)
-            self.index.append(documents, places, cells_of(entries.rows))
-        assert self.indexed == self.stored
+    def catch_up(self, is_full: Callable[[], bool], make_room: Callable[[], None]) -> None:
+        """Read what the store has and the index does not; make room when the indexes are full.
+        Cost: proportional to these."""
+        while self.indexed < self.stored:
+            low, high = (self.window, self.indexed), (self.window, self.stored)
+            for entries in self._store.iterate(self.stream, low=low, high=high):
+                documents = self._read(entries.rows)
+                places = np.arange(len(documents), dtype=np.int64)
+                self.index.append(documents, places, cells_of(entries.rows))
+                if is_full():
+                    break
+            if self.indexed < self.stored:
+                make_room()  # which writes, so no iterator is open
 
     def drop_index(self) -> None:
         """Forget the index, whose documents are listed."""
@@ -105,10 +113,15 @@ class StoredWindow:
 
     def list_documents(self) -> None:
         """List all documents of the index that are not listed. Cost: proportional to these."""
+        documents = self.index.documents
         places = np.arange(self.listed - self.low, len(self.index), dtype=np.int64)
-        for first in range(0, len(places), _WRITE):
-            some = Documents(self.index.documents.values)
-            some.append(self.index.documents, places[first : first + _WRITE])
+        # A document has a list for each attribute, and for each choice of units.
+        lists = documents.sizes()[places] + (1 << MOST_UNITS)
+        for part in pieces_of(
+            np.maximum(_KEY_BYTES * lists, self._write_bytes // _WRITE), self._write_bytes
+        ):
+            some = Documents(documents.values)
+            some.append(documents, places[part])
             self._list(some)
 
     def _list(self, documents: Documents) -> None:
@@ -156,8 +169,7 @@ class StoredWindow:
         """Documents before ``low`` that may match, from the lists: positions among ``places``, and
         numbers. No pair comes twice.
 
-        Cost: a lookup per document and class, and the lists. Memory: a piece of them, or those of
-        one document that has no unit in common with some of the stored ones.
+        Cost: a lookup per document and class, and the lists. Memory: a piece of them.
         """
         if not self.low or self.units is None:
             return
@@ -173,11 +185,60 @@ class StoredWindow:
             # All keys of a document are in one part.
             last = min(first + _WRITE, len(often))
             last = int(np.searchsorted(often_at, often_at[last - 1], side="right"))
-            found = list(self._lists(often[first:last], often_at[first:last], piece_bytes))
-            if found:
-                pairs = distinct(np.concatenate([(at << 32) | each for at, each in found]))
-                yield pairs >> 32, pairs & 0xFFFFFFFF
+            yield from self._distinct_pairs(often[first:last], often_at[first:last], piece_bytes)
             first = last
+
+    def _distinct_pairs(
+        self, keys: npt.NDArray[np.uint64], positions: Numbers, piece_bytes: int
+    ) -> Iterator[tuple[Numbers, Numbers]]:
+        """The pairs in the lists of some keys, each once. ``positions`` ascend.
+
+        Memory: a piece of them and the next, and a bit for each document of the window where one
+        document alone has more. Fewer documents at once are tried first.
+        """
+        waiting = [(0, len(keys))]
+        while waiting:
+            first, last = waiting.pop()
+            some, at = keys[first:last], positions[first:last]
+            found = self._few_pairs(some, at, piece_bytes)
+            if found is not None:
+                if len(found):
+                    yield found >> 32, found & 0xFFFFFFFF
+            elif at[0] == at[-1]:
+                for numbers in self._each_once(some, at, piece_bytes):
+                    yield np.full(len(numbers), at[0]), numbers
+            else:
+                half = int(np.searchsorted(at, at[len(at) // 2]))
+                if not half:  # the first document has more than half of the keys
+                    half = int(np.searchsorted(at, at[0], side="right"))
+                waiting += [(first + half, last), (first, first + half)]
+
+    def _few_pairs(
+        self, keys: npt.NDArray[np.uint64], positions: Numbers, piece_bytes: int
+    ) -> Numbers | None:
+        """The distinct pairs in the lists of some keys as one number each; None: more than a
+        piece."""
+        found = np.empty(0, np.int64)
+        for at, numbers in self._lists(keys, positions, piece_bytes):
+            found = distinct(np.concatenate([found, (at << 32) | numbers]))
+            if 8 * len(found) > piece_bytes:
+                return None
+        return found
+
+    def _each_once(
+        self, keys: npt.NDArray[np.uint64], positions: Numbers, piece_bytes: int
+    ) -> Iterator[Numbers]:
+        """The numbers in the lists of one document, each once."""
+        seen = np.zeros(self.low // 8 + 1, np.uint8)
+        for _, numbers in self._lists(keys, positions, piece_bytes):
+            bits = (seen[numbers >> 3] >> (numbers & 7).astype(np.uint8)) & 1
+            new = distinct(numbers[bits == 0])
+            if len(new):
+                cells = new >> 3
+                starts = np.flatnonzero(np.diff(cells, prepend=-1))
+                mask = np.left_shift(1, new & 7).astype(np.uint8)
+                seen[cells[starts]] |= np.bitwise_or.reduceat(mask, starts)
+                yield new
 
     def _lists(
         self, keys: npt.NDArray[np.uint64], positions: Numbers, piece_bytes: int

@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 
 from lsmstate.cython_ext.documents.attribute_values import AttributeValues
 from lsmstate.cython_ext.documents.json_reader import JsonReader
-from lsmstate.errors import InvalidArgumentError
+from lsmstate.errors import InvalidArgumentError, MemoryLimitError
 from lsmstate.join import NaturalJoin, State, Time
 from lsmstate.joins.local.documents import index_memory, natural_join
 from lsmstate.joins.local.documents.merged import united
+from lsmstate.joins.local.documents.stored_window import StoredWindow
 from support.child_process import in_child
 from support.document_cases import (
     SCHEMA,
@@ -234,6 +235,26 @@ def test_windows_of_a_number_of_documents(memory: str, tmp_path: Path) -> None:
     assert sorted(found) == sorted(pair for pair in expected if pair[0] // 70 == pair[1] // 70)
 
 
+def test_a_refused_batch_fills_no_window_of_a_number_of_documents() -> None:
+    with NaturalJoin(SCHEMA, "doc", id="id", output="ids", time=Time(window=3)) as join:
+
+        def fed(*ids: int) -> list[tuple[int, int]]:
+            rows = [{"id": each, "doc": '{"a": 1}'} for each in ids]
+            return found_pairs(join.process("documents", rows))
+
+        def refuse(*_: Any) -> int:
+            raise MemoryLimitError("the test wants it so")
+
+        assert fed(1, 2) == [(1, 2)]
+        store: Any = join._join.store
+        store.append = refuse
+        with pytest.raises(MemoryLimitError):
+            fed(3, 4)
+        del store.append
+        assert fed(3, 4) == [(1, 3), (2, 3)]
+        assert fed(5, 6) == [(4, 5), (4, 6), (5, 6)]
+
+
 def test_results_that_are_given_up_change_nothing_later(memory: str) -> None:
     documents = random_documents(300, 7)
     rows = [{"id": at, "doc": json.dumps(each)} for at, each in enumerate(documents)]
@@ -341,6 +362,65 @@ def test_memory_stays_bounded_where_all_documents_share_one_value() -> None:
         assert join.stats().peak_memory_bytes <= cap
         # All differ in "n.a", so none match.
         assert join.process("documents", [{"id": -1, "doc": '{"n": {"a": 9}}'}]).count() == 1
+
+
+def test_candidates_and_what_was_not_listed_are_read_in_bounded_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One document has every stored one as a candidate, and all values of those differ."""
+    known: list[AttributeValues] = []
+
+    def new_values(*args: Any) -> AttributeValues:
+        known.append(AttributeValues(*args))
+        return known[-1]
+
+    monkeypatch.setattr(index_memory, "AttributeValues", new_values)
+    count, cap = 8000, 6 << 20
+    rows = [
+        {"id": at, "doc": json.dumps({"all": "x", **{f"n{each}": f"{at}" for each in range(20)}})}
+        for at in range(count)
+    ]
+
+    def opened(memory: int) -> NaturalJoin:
+        state = State(memory=memory, state_dir=str(tmp_path))
+        return NaturalJoin(SCHEMA, "doc", id="id", output="ids", state=state)
+
+    # Nothing is listed: the next process reads all of it again.
+    monkeypatch.setattr(natural_join, "TAIL", count + 1)
+    with opened(256 << 20) as join:
+        join.process("documents", rows).close()
+        join.commit()
+    known.clear()
+    with opened(cap) as join:
+        assert join.process("documents", [{"id": count, "doc": '{"all": "x"}'}]).count() == count
+        found = found_pairs(join.process("documents", [rows[7] | {"id": -1}]))
+    assert sorted(found) == [(7, -1), (count, -1)]
+    assert len(known) > 5
+    assert max(each.nbytes for each in known) <= 5 << 20, "one piece of candidates, and its bound"
+
+
+def test_pairs_without_a_unit_in_common_come_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Documents that share rare attributes only, with lists of more than a piece."""
+    monkeypatch.setattr(natural_join, "LEAST_BYTES", 0)
+    monkeypatch.setattr(natural_join, "PART", 1 << 60)
+    stored = [{"key": at, "a": at % 2, "b": at % 3} for at in range(300)]
+    asking = [{"a": 0, "b": 0}, {"a": 1}, {"b": 2}, {"b": 5}]
+    rows = [{"id": at, "doc": json.dumps(each)} for at, each in enumerate([*stored, *asking])]
+    pieces = []
+    few = StoredWindow._few_pairs
+
+    def noted(*args: Any) -> Any:
+        pieces.append(few(*args))
+        return pieces[-1]
+
+    monkeypatch.setattr(StoredWindow, "_few_pairs", noted)
+    with NaturalJoin(SCHEMA, "doc", id="id", output="ids", piece_bytes=1024) as join:
+        found_pairs(join.process("documents", rows[: len(stored)]))
+        found = found_pairs(join.process("documents", rows[len(stored) :]))
+    expected = pairs_of([leaves(each) for each in [*stored, *asking]])
+    assert sorted(found) == sorted(pair for pair in expected if pair[1] >= len(stored))
+    assert any(piece is None for piece in pieces)
+    assert any(piece is not None and len(piece) for piece in pieces)
 
 
 @pytest.mark.stress
