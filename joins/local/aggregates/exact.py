@@ -33,13 +33,13 @@ def whole(values: pa.Array) -> pa.Array:
 
 def addable(values: pa.Array) -> pa.Array:
     """The values in a type in which no sum of them overflows."""
-    return values if _greatest(values) * len(values) <= MOST else widened(values)
+    return values if greatest(values) * len(values) <= MOST else widened(values)
 
 
 def multiplied(values: pa.Array, times: pa.Array) -> pa.Array:
     """The products of values and of how often they count."""
     is_narrow_both = values.type != WIDE and times.type != WIDE
-    if is_narrow_both and _greatest(values) * _greatest(times) <= MOST:
+    if is_narrow_both and greatest(values) * greatest(times) <= MOST:
         return pc.multiply(values, times)
     try:
         factors = [
@@ -114,7 +114,7 @@ def _parts(value: int, limit: int, *, wraps: bool) -> list[int]:
     return [*parts, value]
 
 
-def _greatest(values: pa.Array) -> int:
+def greatest(values: pa.Array) -> int:
     """The greatest absolute value; of wide numbers one that fits nowhere."""
     if values.type == WIDE:
         return MOST + 1

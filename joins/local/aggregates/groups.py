@@ -26,8 +26,13 @@ from lsmstate.joins.local.aggregates.reduced import (
     repeated,
     taken,
 )
+from lsmstate.joins.local.aggregates.stretch_sums import (
+    covered,
+    sums_of_covering,
+    sums_of_stretches,
+)
 from lsmstate.joins.local.parts.cross_product import Side, cross_product
-from lsmstate.joins.local.parts.products import LargeSide, Product
+from lsmstate.joins.local.parts.products import LargeSide, Product, RangeProduct
 from lsmstate.joins.local.parts.results import Results
 from lsmstate.joins.local.parts.row_picks import Numbers
 from lsmstate.joins.specs.aggregates import OPERATION_STREAM, Aggregates, Partial, streams_read
@@ -71,6 +76,10 @@ class Groups:
     def add(self, results: Results) -> Iterator[pa.RecordBatch]:
         """Read results to the end. What comes back are groups that had to be handed out."""
         for product in results.products(self._streams, self._needed):
+            if isinstance(product, RangeProduct):
+                for part in self._ranged(product):
+                    yield from self._keep(grouped(self._partials, part))
+                continue
             if not len(product.times):
                 continue
             found = self._flat(product) if product.is_flat else self._combined(product)
@@ -93,6 +102,59 @@ class Groups:
         if not (product.times == 1).all():
             values = repeated(self._partials, values, pa.array(product.times))
         yield Reduced([value_of(each) for each in self._by], values)
+
+    def _ranged(self, product: RangeProduct) -> Iterator[Reduced]:
+        """Of each row what the stretch beside it adds up to, or each pair."""
+        left, right = product.left[0], product.right[0]
+        for own, other in ((left, right), (right, left)):
+            found = self._stretched(product, own) if self._adds_up(own, other) else None
+            if found is not None:
+                yield found
+                return
+        for pairs in product.enumerated():
+            yield from self._flat(pairs)
+
+    def _adds_up(self, own: str, other: str) -> bool:
+        """Whether groups, and all but counts and sums, are of one stream alone, and each count and
+        sum is of one of them alone."""
+        if not all(streams_read(by) <= {own} for by in self._by):
+            return False
+        return all(
+            streams_read(each.of) <= {own}
+            or (each.function in ("count", "sum") and streams_read(each.of) <= {other})
+            for each in self._partials
+        )
+
+    def _stretched(self, product: RangeProduct, own: str) -> Reduced | None:
+        """One row for each row of a stream, or for each of its stretches; None where sums would not
+        be exact."""
+        is_left = own == product.left[0]
+        (_, rows), (other, partners) = (
+            (product.left, product.right) if is_left else (product.right, product.left)
+        )
+        value_of = _values({own: _whole(rows)}, rows.num_rows)
+        other_of = _values({other: _whole(partners)}, partners.num_rows)
+        if is_left:
+            places, times = product.owners, product.stop - product.first
+        else:
+            times = covered(product, np.ones(len(product.owners), dtype=np.int64))
+            places = np.flatnonzero(times)
+            times = times[places]
+        at, counted = pa.array(places), pa.array(times)
+        values = []
+        for partial in self._partials:
+            if streams_read(partial.of) <= {own}:
+                (value,) = lifted([partial], value_of, rows.num_rows)
+                (found,) = repeated([partial], [value.take(at)], counted)
+            else:
+                (value,) = lifted([partial], other_of, partners.num_rows)
+                summed = sums_of_stretches if is_left else sums_of_covering
+                sums = summed(product, value)
+                if sums is None:
+                    return None
+                found = sums if is_left else sums.take(at)
+            values.append(found)
+        return Reduced([value_of(by).take(at) for by in self._by], values)
 
     def _combined(self, product: Product) -> Iterator[Reduced]:
         names = [name for name in self._sides if name in {*product.sides, *product.pieces}]
@@ -309,6 +371,13 @@ def _values(sides: Mapping[str, Side], rows: int, operation: str | None = None) 
         return known[expression]
 
     return value_of
+
+
+def _whole(rows: pa.RecordBatch) -> Side:
+    """All rows, each under a key of its own."""
+    count = rows.num_rows
+    ones = np.ones(count, dtype=np.int64)
+    return Side(rows, np.arange(count + 1, dtype=np.int64), ones)
 
 
 def _computed(carried: Mapping[Expression, pa.Array], rows: int) -> ValueOf:

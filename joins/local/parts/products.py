@@ -1,7 +1,8 @@
 """Results as products: under each key all combinations of one row of each side.
 
 What aggregates results needs no more. A stream of which no column is needed is no side: it only
-says how often each combination counts, and its rows are not read.
+says how often each combination counts, and its rows are not read. Where ranges decide what matches,
+a row stands beside a stretch of the other stream's rows instead.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,6 +14,8 @@ import pyarrow as pa
 from lsmstate.joins.local.parts.cross_product import Side
 from lsmstate.joins.local.parts.row_picks import Numbers, Picked
 
+#: Places of rows, and beside each that of a row that it matches, in blocks.
+PairsOfPlaces = Callable[[], Iterator[tuple[Numbers, Numbers]]]
 #: Reads a side that is too large from its beginning, in pieces, each with one row at least.
 LargeSide = Callable[[], Iterator[Side]]
 
@@ -38,6 +41,30 @@ class Product:
             len(side.sizes) == keys and bool((np.diff(side.starts) == 1).all())
             for side in self.sides.values()
         )
+
+
+@dataclass(frozen=True, slots=True)
+class RangeProduct:
+    """Rows of two streams by ranges: row ``owners[i]`` of ``left`` matches those of ``right`` from
+    ``first[i]`` up to ``stop[i]``, of which there is one at least."""
+
+    left: tuple[str, pa.RecordBatch]
+    right: tuple[str, pa.RecordBatch]
+    owners: Numbers
+    first: Numbers
+    stop: Numbers
+    pairs: PairsOfPlaces
+
+    def enumerated(self) -> Iterator[Product]:
+        """Each pair by itself."""
+        for lefts, rights in self.pairs():
+            starts = np.arange(len(lefts) + 1, dtype=np.int64)
+            ones = np.ones(len(lefts), dtype=np.int64)
+            sides = {
+                name: Side(rows, starts, ones, places)
+                for (name, rows), places in ((self.left, lefts), (self.right, rights))
+            }
+            yield Product(sides, ones)
 
 
 def product_of(found: pa.RecordBatch | Picked, streams: Mapping[str, pa.Schema]) -> Product:

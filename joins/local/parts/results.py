@@ -14,7 +14,7 @@ from lsmstate.joins.conditions.columns import Column
 from lsmstate.joins.conditions.names import resolved
 from lsmstate.joins.conditions.pair_condition import PairCondition
 from lsmstate.joins.conditions.parser import parse_conjuncts
-from lsmstate.joins.local.parts.products import Product, product_of
+from lsmstate.joins.local.parts.products import Product, RangeProduct, product_of
 from lsmstate.joins.local.parts.row_picks import Picked
 from lsmstate.pieces import Pieces
 
@@ -26,7 +26,7 @@ _WAITING_ROWS: Final = 1 << 16
 
 _Piece = TypeVar("_Piece")
 #: Makes the results as products, of which only some streams have sides.
-MakesProducts = Callable[[Collection[str]], Iterator[Product]]
+MakesProducts = Callable[[Collection[str]], Iterator[Product | RangeProduct]]
 
 
 class Results(Pieces[pa.RecordBatch]):
@@ -93,7 +93,7 @@ class Results(Pieces[pa.RecordBatch]):
 
     def products(
         self, streams: Mapping[str, pa.Schema], needed: Collection[str]
-    ) -> Iterator[Product]:
+    ) -> Iterator[Product | RangeProduct]:
         """The results as products, for who aggregates them.
 
         Args:

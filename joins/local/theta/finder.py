@@ -2,6 +2,7 @@
 look at all rows of a stream."""
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ from lsmstate.joins.conditions.columns import Column
 from lsmstate.joins.conditions.evaluate import Values
 from lsmstate.joins.conditions.predicate import Expression
 from lsmstate.joins.local.parts.bound_rows import BoundRows
+from lsmstate.joins.local.parts.products import RangeProduct
 from lsmstate.joins.local.parts.row_picks import Numbers
 from lsmstate.joins.local.theta.dense_ranges import DenseRanges, Matches
 from lsmstate.joins.local.theta.kept_rows import KeptRows
@@ -95,6 +97,21 @@ class Finder:
                 np.add.at(changes, first, 1)
                 np.add.at(changes, stop, -1)
                 yield rows, np.cumsum(changes[:-1])
+
+    def ranged(self, found: Combinations, step: Step) -> Iterator[RangeProduct]:
+        """Rows of one stream beside stretches of rows of another one, by an exact step.
+
+        Cost: the rows that match, whatever the number of pairs.
+        """
+        ((stream, known),) = found.items()
+        ranges = self._ranges(step, may_be_dense=self._reads_dense(step))
+        for bounds, owners in ranges.of(values_of(found), size_of(found)):
+            for rows, at, first, stop in self._matches(step.index, bounds, is_first=False):
+                some = np.flatnonzero(stop > first)
+                lefts, first, stop = known.at[owners[at[some]]], first[some], stop[some]
+                pairs = partial(stretches, lefts, first, stop)
+                sides = (stream, known.rows), (step.target, rows)
+                yield RangeProduct(*sides, lefts, first, stop, pairs)
 
     def partners(self, stream: str, rows: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, Mask]]:
         """Stored rows of the other one of two streams, and which of them match one of ``rows``.

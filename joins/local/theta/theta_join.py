@@ -19,7 +19,7 @@ from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.local.parts.bound_rows import coalesced
 from lsmstate.joins.local.parts.cross_product import Side, combinations
 from lsmstate.joins.local.parts.full_history import KeepsAllRows
-from lsmstate.joins.local.parts.products import Product
+from lsmstate.joins.local.parts.products import Product, RangeProduct
 from lsmstate.joins.local.parts.results import Results, check_finished
 from lsmstate.joins.local.parts.row_picks import Picked
 from lsmstate.joins.local.parts.write_parts import Beside, WriteParts, no_more
@@ -146,14 +146,19 @@ class ThetaJoin(KeepsAllRows):
         count: ResultCount,
         parts: Sequence[pa.RecordBatch],
         needed: Collection[str],
-    ) -> Iterator[Product]:
+    ) -> Iterator[Product | RangeProduct]:
         """The results as products. Rows of streams that are not ``needed`` are counted where an
         index says which match, not read."""
         steps = self._spec.steps[stream]
         counted = _counted_steps(steps, needed)
         kept = [step for step in steps if step.target not in {each.target for each in counted}]
-        alone = steps[0].counting if len(steps) == len(kept) == 1 and stream not in needed else None
+        alone = steps[0].counting if len(steps) == len(kept) == 1 else None
         for part in parts:
+            if alone is not None and stream in needed:
+                for ranged in self._finder.ranged({stream: bound_rows(part)}, alone):
+                    count.add(int((ranged.stop - ranged.first).sum()))
+                    yield ranged
+                continue
             found = (
                 self._matched(stream, part, alone)
                 if alone is not None

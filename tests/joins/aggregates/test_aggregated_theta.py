@@ -2,6 +2,8 @@
 matches."""
 
 import random
+from collections import Counter
+from itertools import product
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 
 from lsmstate.joins.conditions.columns import Column
 from lsmstate.joins.local.aggregates.groups import Groups
+from lsmstate.joins.local.parts.products import RangeProduct
 from lsmstate.joins.local.theta.theta_join import ThetaJoin
 from lsmstate.joins.protocols import Batch, Context
 from lsmstate.joins.specs.aggregates import Aggregates, Partial
@@ -131,6 +134,56 @@ def test_a_band_is_counted_from_both_sides(condition: str, tmp_path: Any) -> Non
     wanted = {key: [len(values), aggregate("sum", values)] for key, values in groups_of.items()}
     assert combined(aggregates, parts) == wanted
     store.close()
+
+
+@pytest.mark.parametrize("first", ["a", "b"])
+@pytest.mark.parametrize("column", ["x", "n", "t", "d"])
+def test_what_ranges_add_up_to_is_not_enumerated(
+    first: str, column: str, tmp_path: Any, monkeypatch: Any
+) -> None:
+    """Groups of one side and sums of the other cost by the rows, whichever side comes last."""
+    schema = INTS.append(pa.field("d", pa.float64()))
+    spec = ThetaSpec.create({"a": schema, "b": schema}, "a.x BETWEEN b.x - 900 AND b.x + 900")
+    store = attempt(str(tmp_path), spec, "memory")
+    join = ThetaJoin(spec, store, Context())
+    of = Column("b", column)
+    partials = [Partial("count"), Partial("count", of), Partial("max", Column("a", "n"))]
+    partials += [Partial("sum", Column("a", "x"))]
+    if column in "xn" or (column == "d" and first == "b"):
+        partials.append(Partial("sum", of))
+    aggregates = Aggregates((Column("a", "k"),), tuple(partials))
+    groups = Groups(aggregates, {"a": schema, "b": schema}, 1 << 20)
+
+    def enumerated(_: Any) -> Any:
+        raise AssertionError("pairs were enumerated")
+
+    monkeypatch.setattr(RangeProduct, "enumerated", enumerated)
+    rng = random.Random(5)
+    tables, parts = {}, []
+    for stream in (first, "ab".replace(first, "")):
+        rows = [
+            (
+                rng.randint(0, 3),
+                rng.randint(-999, 999),
+                rng.choice([None, rng.randint(-9, 9)]),
+                None,
+                rng.choice([None, 1e300, float("inf"), 0.25]),
+            )
+            for _ in range(400)
+        ]
+        tables[stream] = rows
+        columns = [
+            pa.array(c, f.type) for c, f in zip(zip(*rows, strict=True), schema, strict=True)
+        ]
+        parts += groups.add(
+            join.process(Batch(stream, pa.RecordBatch.from_arrays(columns, schema=schema)))
+        )
+        parts += groups.rows()
+    store.close()
+    pairs = product(tables["a"], tables["b"])
+    results = Counter((*a, *b) for a, b in pairs if b[1] - 900 <= a[1] <= b[1] + 900)
+    wanted = expected({"a": schema, "b": schema}, aggregates, results)
+    assert alike(combined(aggregates, parts), wanted)
 
 
 def _holds(condition: str, a: tuple[int, ...], b: tuple[int, ...]) -> bool:
