@@ -28,6 +28,20 @@ def words_of(values: pa.Array) -> Words:
     return words[2 * values.offset :: 2][: len(values)]
 
 
+def fitting_words(values: pa.Array) -> Words | None:
+    """The unscaled values, of nulls any; None unless all fit into 64 bits, whatever the type."""
+    if is_narrow(values.type):
+        return words_of(values)
+    if not pa.types.is_decimal128(values.type):
+        return None
+    both = np.frombuffer(values.buffers()[1], np.int64)[2 * values.offset :][: 2 * len(values)]
+    words = both[::2]
+    fits = both[1::2] == words >> 63
+    if values.null_count:
+        fits |= np.asarray(values.is_null().to_numpy(zero_copy_only=False))
+    return words if fits.all() else None
+
+
 def decimals_of(words: Words, nulls: npt.NDArray[np.bool_], kind: pa.DataType) -> pa.Array:
     """The inverse, as any type of decimals of 128 bits."""
     both = np.empty((len(words), 2), dtype=np.int64)
@@ -38,20 +52,19 @@ def decimals_of(words: Words, nulls: npt.NDArray[np.bool_], kind: pa.DataType) -
 
 
 def computed(sign: str, sides: list[pa.Array], kind: pa.DataType) -> pa.Array | None:
-    """A sum, difference or product of narrow values in the type of the result; None where it does
-    not fit into 64 bits, or would be rounded."""
+    """A sum, difference or product in the type of the result; None where it or a value does not fit
+    into 64 bits, or would be rounded."""
     scales = [side.type.scale if pa.types.is_decimal(side.type) else 0 for side in sides]
     is_product = sign == "*"
     exact = sum(scales) if is_product else max(scales)
-    if (
-        sign not in ("+", "-", "*")
-        or kind.scale != exact
-        or not all(is_narrow(side.type) for side in sides)
-    ):
+    if sign not in ("+", "-", "*") or kind.scale != exact:
+        return None
+    one, other = map(fitting_words, sides)
+    if one is None or other is None:
         return None
     nulls = [np.asarray(side.is_null().to_numpy(zero_copy_only=False)) for side in sides]
     steps = [1, 1] if is_product else [10 ** (exact - scale) for scale in scales]
-    words = [np.where(null, 0, words_of(side)) for null, side in zip(nulls, sides, strict=True)]
+    words = [np.where(null, 0, own) for null, own in zip(nulls, (one, other), strict=True)]
     left, right = (_greatest(w) * step for w, step in zip(words, steps, strict=True))
     if max(left, right, left * right if is_product else left + right) > MOST:
         return None

@@ -122,11 +122,12 @@ class Computing:
         kind = (
             _TYPES.get(name) if decimal is None else pa.decimal128(int(decimal[1]), int(decimal[2]))
         )
+        if kind is not None and isinstance(inner, p.Constant) and type(inner.value) is int:
+            whole = kind.precision - kind.scale if pa.types.is_decimal(kind) else 0
+            if abs(inner.value) < 10**whole:
+                return inner  # beside a decimal it has its own digits
         if kind is None or not _holds(self.type_of(inner), kind):
             raise _unknown(expression)
-        is_whole = pa.types.is_integer(self.type_of(inner)) and decimal is not None
-        if is_whole and isinstance(expression.arguments[0], Literal):
-            return inner  # beside a decimal it has its own digits
         return p.Cast(inner, kind)
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.joins.conditions.decimal_words import MOST, decimals_of, is_narrow, words_of
+from lsmstate.joins.conditions.decimal_words import MOST, decimals_of, fitting_words, words_of
 
 WIDE: Final = pa.decimal256(76, 0)
 #: Two factors whose product has 76 digits.
@@ -25,8 +25,9 @@ _MOST_PARTS: Final = 4
 def whole(values: pa.Array) -> pa.Array:
     """Whole numbers as they are, decimals by their unscaled values."""
     kind = values.type
-    if is_narrow(kind):
-        return pa.array(words_of(values), mask=_nulls(values))
+    words = fitting_words(values)
+    if words is not None:
+        return pa.array(words, mask=_nulls(values))
     wide = values.cast(pa.decimal256(kind.precision, kind.scale))
     return pa.Array.from_buffers(WIDE, len(wide), wide.buffers(), offset=wide.offset)
 
