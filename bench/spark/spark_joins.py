@@ -28,6 +28,7 @@ from pyspark.sql.streaming import StreamingQueryListener
 from bench.common.child_process import ended_in_time
 from bench.common.measures import disk_bytes
 from bench.spark.deduplication import ROCKSDB, TreeMeter
+from bench.spark.kept_groups import KeptGroups
 from lsmstate.join import State
 
 ROOT = Path(__file__).parents[2]
@@ -100,12 +101,10 @@ COLUMNS = {
 
 def run_side(name: str, scale: float, home: Path, rows: int, batches: int) -> dict[str, float]:
     """One query over all files, in this process; or over ``rows`` of each stream a micro-batch."""
-    from pyspark.sql import SparkSession
     from pyspark.sql import functions as F
 
     from lsmstate.spark_integration.demo.query import read_streams
     from lsmstate.spark_integration.demo.tpcds import stream_files
-    from lsmstate.spark_integration.session.configure import ARROW_OPTIONS, configure
 
     side = SIDES[name]
     files = stream_files(ROOT / ".data", scale, BATCHES)
@@ -113,42 +112,31 @@ def run_side(name: str, scale: float, home: Path, rows: int, batches: int) -> di
         files = few_rows(files, home / "few", rows, batches)
     meter = TreeMeter()
     meter.start()
-    builder = SparkSession.builder.master("local[2]")
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.driver.memory": "4g",
-        "spark.driver.extraJavaOptions": ARROW_OPTIONS,  # Spark's own side has no use of Arrow
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
-        "spark.local.dir": str(home / "local"),
-        **side.settings,
-    }
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    if side.order is None:
-        builder = configure(builder)  # workers are forked with their imports done
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("OFF")
+    spark = session(home, side.settings, is_ours=side.order is None)
     streams = read_streams(spark, files)
     watch = CpuAtProgress(meter)
     spark.streams.addListener(watch)
     begun, started = meter.cpu_seconds(), time.perf_counter()
-    query = (
-        aggregated(joined(streams, side), side)
-        .observe("out", F.count(F.lit(1)).alias("rows"))
-        .writeStream.format("noop")
-        .outputMode("update" if side.sums else "append")
-        .option("checkpointLocation", str(home / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
+    result, groups = joined(streams, side), kept_sums(side)
+    if side.sums:
+        writer = summed(result, side).writeStream.foreachBatch(groups.keep)
+        writer = writer.outputMode(groups.output_mode)
+    else:
+        result = result.observe("out", F.count(F.lit(1)).alias("rows"))
+        writer = result.writeStream.format("noop")
+    writer = writer.option("checkpointLocation", str(home / "checkpoint"))
+    query = writer.trigger(availableNow=True).start()
     query.awaitTermination()
     wall, cpu = time.perf_counter() - started, meter.cpu_seconds()
     meter.end()
     progress = [p for p in query.recentProgress if p["numInputRows"]]
     spark.stop()
     seconds = [p["durationMs"]["triggerExecution"] / 1e3 for p in progress]
-    out = [p["observedMetrics"]["out"]["rows"] for p in progress]
+    if side.sums:
+        groups.check(sums_by_duckdb(files))
+        out = groups.changed
+    else:
+        out = [p["observedMetrics"]["out"]["rows"] for p in progress]
     half = len(watch.seconds) // 2
     late = watch.seconds[half:]
     return {
@@ -168,6 +156,30 @@ def run_side(name: str, scale: float, home: Path, rows: int, batches: int) -> di
         "workers_peak_mb": meter.workers_peak / 1e6,
         "rows_out": sum(out),
     }
+
+
+def session(home: Path, settings: dict[str, str], *, is_ours: bool) -> Any:
+    """A session of two cores, for our joins or for Spark's own."""
+    from pyspark.sql import SparkSession
+
+    from lsmstate.spark_integration.session.configure import ARROW_OPTIONS, configure
+
+    builder = SparkSession.builder.master("local[2]")
+    of_both = {
+        "spark.ui.enabled": "false",
+        "spark.driver.memory": "4g",
+        "spark.driver.extraJavaOptions": ARROW_OPTIONS,  # Spark's own side has no use of Arrow
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
+        "spark.local.dir": str(home / "local"),
+    }
+    for key, value in {**of_both, **settings}.items():
+        builder = builder.config(key, value)
+    if is_ours:
+        builder = configure(builder)  # workers are forked with their imports done
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+    return spark
 
 
 def few_rows(files: Any, home: Path, rows: int, batches: int) -> Any:
@@ -221,17 +233,37 @@ def joined(streams: dict[str, Any], side: Side) -> Any:
     return result
 
 
-def aggregated(result: Any, side: Side) -> Any:
-    """The result, or its counts and sums by a customer's country."""
-    from pyspark.sql import functions as F
+def kept_sums(side: Side) -> KeptGroups:
+    """A count and sums by a customer's country."""
+    return KeptGroups(1, None if side.order is None else _sums)
 
+
+def summed(result: Any, side: Side) -> Any:
+    """What is written into ``kept_sums``."""
     from lsmstate.spark import to_multiway
 
-    if not side.sums:
-        return result
-    sums = [F.sum(column).alias(name) for name, column in SUMS.items()]
-    found = result.groupBy(GROUP).agg(F.count("*").alias("n"), *sums)
+    if side.order is not None:  # Spark prunes nothing below foreachBatch by itself
+        return result.select(GROUP, *SUMS.values())
+    found = _sums(result)
     return to_multiway(found).dataframe if side.sums == "inside" else found
+
+
+def _sums(result: Any) -> Any:
+    from pyspark.sql import functions as F
+
+    sums = [F.sum(column).alias(name) for name, column in SUMS.items()]
+    return result.groupBy(GROUP).agg(F.count("*").alias("n"), *sums)
+
+
+def sums_by_duckdb(files: Any) -> list[tuple[Any, ...]]:
+    """The same of all files at once."""
+    import duckdb
+
+    from lsmstate.spark_integration.demo.query import batch_sql
+
+    sums = ", ".join(f"sum({column})" for column in SUMS.values())
+    sql = f"SELECT {GROUP}, count(*), {sums} FROM ({batch_sql(files)}) GROUP BY 1"
+    return duckdb.sql(sql).fetchall()
 
 
 def state_rows(progress: list[Any], side: Side) -> int:
@@ -272,7 +304,7 @@ def show(
     """A Markdown table of medians; the ratio is of CPU after start-up, Spark's over ours."""
     print("| side | " + " | ".join(columns.values()) + " | ratio |")
     print("|---|" + "---|" * (len(columns) + 1))
-    ours = _median(found.get("ours", []), "query_cpu_seconds")
+    ours = _median(found.get("ours") or found.get("sums") or [], "query_cpu_seconds")
     for name, runs in found.items():
         if not runs:
             print(f"| {SIDES[name].title} | not ended in {most:g} s" + " | " * len(columns) + " |")
