@@ -7,9 +7,12 @@ listeners, and the page of Structured Streaming. Its fields are set by reflectio
 
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from py4j.protocol import Py4JError
+
+from lsmstate.spark_integration.catalyst.catalyst import java_class
 
 #: As Spark calls the operator.
 _NAME = "applyInPandasWithState"
@@ -17,29 +20,22 @@ _JACKSON = "com.fasterxml.jackson.databind"
 
 
 def set_figures(
-    query: Any, jvm: Any, batch_id: int, figures: Mapping[str, int], custom: Mapping[str, int]
+    progress: Any, jvm: Any, figures: Mapping[str, int], custom: Mapping[str, int]
 ) -> bool:
     """Set figures of the operator in a micro-batch.
 
     Args:
-        query: The JVM's query, which may have ended.
+        progress: The JVM's progress of the micro-batch, as its listeners get it.
         jvm: The JVM.
-        batch_id: The micro-batch.
         figures: By the name of the field, such as ``numRowsTotal``.
         custom: Further figures, beside those that Spark has among ``customMetrics``.
 
     Returns:
-        False, and nothing has changed, if the query has no such progress or not one such operator,
-        or if this release of Spark keeps the fields elsewhere.
+        False, and nothing has changed, if the progress has not one such operator, or if this
+        release of Spark keeps the fields elsewhere.
     """
     try:
-        found = [
-            operator
-            for progress in reversed(list(query.recentProgress()))
-            if progress.batchId() == batch_id
-            for operator in progress.stateOperators()
-            if operator.operatorName() == _NAME
-        ]
+        found = [each for each in progress.stateOperators() if each.operatorName() == _NAME]
         if len(found) != 1:
             return False
         (operator,) = found
@@ -58,8 +54,14 @@ def set_figures(
 
 def _longs(jvm: Any, values: Mapping[str, int]) -> Any:
     """A map of the JVM. Py4j would make Integers of its numbers, which Spark does not take."""
-    jackson = getattr(jvm, _JACKSON)
-    reader = jackson.ObjectMapper().configure(
-        jackson.DeserializationFeature.USE_LONG_FOR_INTS, True
-    )
-    return reader.readValue(json.dumps(dict(values)), jvm.java.util.HashMap().getClass())
+    reader, kind = _reader_of_longs(jvm)
+    return reader.readValue(json.dumps(dict(values)), kind)
+
+
+@lru_cache(maxsize=2)
+def _reader_of_longs(jvm: Any) -> tuple[Any, Any]:
+    """What reads a map of them from JSON, and the map's class. Made once: py4j looks for each part
+    of a dotted name in all jars."""
+    feature = java_class(jvm, f"{_JACKSON}.DeserializationFeature").USE_LONG_FOR_INTS
+    reader = java_class(jvm, f"{_JACKSON}.ObjectMapper")().configure(feature, True)
+    return reader, java_class(jvm, "java.util.HashMap")().getClass()

@@ -18,17 +18,16 @@ class StateFigures:
     """Adds up the buckets of one query, and tells Spark's progress.
 
     Args:
-        query: The JVM's query.
         jvm: The JVM.
         known: The buckets that an earlier run has reported.
     """
 
-    def __init__(self, query: Any, jvm: Any, known: Mapping[int, tuple[int, int]]) -> None:
-        self._query, self._java = query, jvm
+    def __init__(self, jvm: Any, known: Mapping[int, tuple[int, int]]) -> None:
+        self._java = jvm
         self.sizes: Sizes = dict(known)
 
-    def told(self, metrics: QueryMetrics, observed: Any) -> None:
-        """Take the report of a micro-batch, and set Spark's figures of it."""
+    def told(self, metrics: QueryMetrics, observed: Any, progress: Any) -> None:
+        """Take the report of a micro-batch, and set Spark's figures in its progress of the JVM."""
         flat = list(observed[SIZES])
         for bucket, rows, size in zip(flat[::3], flat[1::3], flat[2::3], strict=True):
             self.sizes[int(bucket)] = (int(rows), int(size))
@@ -39,4 +38,4 @@ class StateFigures:
             "memoryUsedBytes": metrics.state_memory_bytes,
         }
         disk = {"lsmstateDiskBytes": sum(size for _, size in self.sizes.values())}
-        set_figures(self._query, self._java, metrics.batch_id, figures, disk)
+        set_figures(progress, self._java, figures, disk)

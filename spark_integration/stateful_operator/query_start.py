@@ -37,6 +37,7 @@ from lsmstate.spark_integration.catalyst.catalyst import (
     nodes_with_path,
     streams_of,
 )
+from lsmstate.spark_integration.catalyst.progress_events import java_listener, progress_of
 from lsmstate.spark_integration.catalyst.refusal import refuse
 from lsmstate.spark_integration.checkpoint.pinned_settings import (
     STATE_NAME,
@@ -112,9 +113,16 @@ class QueryStarter(StreamingQueryListener):
         self._streams = streams_of(spark)
         self._context = context_of(spark)
         self._java = jvm_of(spark)
+        self._listener: Any = None
         #: By id of a running query.
         self._histories: dict[str, MetricsHistory] = {}
         self._figures: dict[str, StateFigures] = {}
+
+    @property
+    def _jlistener(self) -> Any:
+        if self._listener is None:
+            self._listener = java_listener(self._java, self, self.progressed)
+        return self._listener
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
         query = self._streams.get(str(event.id))
@@ -152,7 +160,7 @@ class QueryStarter(StreamingQueryListener):
         root, version = properties[ROOT_PROPERTY], properties[VERSION_PROPERTY]
         directory = None if root is None else local_path(root)
         known = {} if directory is None else read_sizes(directory, version)
-        self._figures[str(event.id)] = StateFigures(query, self._java, known)
+        self._figures[str(event.id)] = StateFigures(self._java, known)
         if directory is None:
             return  # on another file system nobody appends
         history = self._histories[str(event.id)] = MetricsHistory(directory)
@@ -166,13 +174,20 @@ class QueryStarter(StreamingQueryListener):
         )
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        """Set Spark's own figures of the state, and keep the metrics beside it."""
-        query_id = str(event.progress.id)
+        """Do nothing: ``progressed`` gets the progress of the JVM."""
+
+    def progressed(self, progress: Any) -> None:
+        """Set Spark's own figures of the state, and keep the metrics beside it. ``progress`` is
+        that of the JVM."""
+        query_id = str(progress.id().toString())
         figures, history = self._figures.get(query_id), self._histories.get(query_id)
-        metrics = None if figures is None else metrics_of(event.progress)
-        if figures is None or metrics is None:
+        if figures is None:
             return
-        figures.told(metrics, event.progress.observedMetrics[OBSERVATION])
+        found = progress_of(progress)
+        metrics = metrics_of(found)
+        if metrics is None:
+            return
+        figures.told(metrics, found["observedMetrics"][OBSERVATION], progress)
         if history is not None:
             history.add(metrics, figures.sizes)
 
