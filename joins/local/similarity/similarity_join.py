@@ -9,7 +9,7 @@
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ from lsmstate.joins.local.parts.results import Results, check_finished
 from lsmstate.joins.local.parts.row_picks import Picked
 from lsmstate.joins.local.similarity.function_metric import FunctionSpace
 from lsmstate.joins.local.similarity.homes import Blocks, Grid, Index, can_use_grid, placed
+from lsmstate.joins.local.similarity.kept_points import KeptPoints, Level, can_keep
 from lsmstate.joins.local.similarity.keyed import Keyed
 from lsmstate.joins.local.similarity.measures import (
     Measure,
@@ -48,6 +49,8 @@ from lsmstate.store import MultimapStore, Mutation
 
 Numbers = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
+#: Stored rows, and pairs of places, of arriving and of stored rows, with their distances.
+Close = tuple["Stored", Places, Places, npt.NDArray[np.float64]]
 
 #: Counters: pairs that were compared, pairs that were then computed in float64, those that are
 #: close, pairs that are close by the triangle inequality and so were not compared, distances from
@@ -130,6 +133,13 @@ class SimilarityJoin(KeepsAllRows):
             self._promised = FunctionSpace(self._measure.function, self._spec.threshold)
         self._counts["pivot_distances"] += self._index.compared
         self._index = self._index_of(dimension)
+        self._kept: KeptPoints | None = None
+        space = space_of(self._spec)
+        if space is not None and can_keep(self._spec, space, dimension):
+            given = (self._spec, self._store, space, self._measure, self._piece_bytes)
+            self._kept = KeptPoints(*given)
+            if not self._arrived:
+                self._kept.begin()
 
     def _know_again(self) -> None:
         """Know what the store knows."""
@@ -250,6 +260,8 @@ class SimilarityJoin(KeepsAllRows):
             writes.append([*beside, own])
         self._store.write_all(writes)
         self._arrived += count
+        if self._kept is not None:
+            self._kept.added(stream, stored)
 
     def _values(self, stream: str, rows: pa.RecordBatch) -> Any:
         return self._measure.values(rows.column(self._spec.columns[stream]))
@@ -261,12 +273,12 @@ class SimilarityJoin(KeepsAllRows):
             sizes = row_sizes(part.rows)
             for stored, places, partners, distances in self._close(stream, part):
                 own = self._spec.streams[self._other(stream)].names
-                both = ((part.rows, places), (stored.select(own), partners))
+                both = ((part.rows, places), (stored.rows.select(own), partners))
                 if self._spec.is_self_join or stream != first:
                     both = both[::-1]
                 batches = [rows for rows, _ in both]
                 picked = [at.astype(np.int64) for _, at in both]
-                size = sizes[places] + _sizes_of(stored, partners)
+                size = sizes[places] + stored.sizes_of(partners)
                 if self._spec.distance is not None:
                     batches.append(pa.RecordBatch.from_arrays([distances], schema=_DISTANCES))
                     picked.append(np.arange(len(places)))
@@ -289,16 +301,38 @@ class SimilarityJoin(KeepsAllRows):
     def _other(self, stream: str) -> str:
         return self._names[0] if stream == self._names[-1] else self._names[-1]
 
-    def _close(
-        self, stream: str, mine: "Queries"
-    ) -> Iterator[tuple[pa.RecordBatch, Places, Places, npt.NDArray[np.float64]]]:
+    def _close(self, stream: str, mine: "Queries") -> Iterator[Close]:
         """Stored rows, and the pairs of one of ``mine`` with one of them that are results."""
         other = self._other(stream)
         values = self._values(stream, mine.rows)
+        kept = None if self._kept is None else self._kept.near(other, values)
+        if kept is not None:
+            yield from self._among_kept(stream, other, mine, values, kept)
+            return
         found = self._index.near(other, values, mine.keys, self._piece_bytes, mine.arrivals)
         for groups, pieces in found:
             compared = _Compared(self._measure, values, groups)
             yield from self._compared(stream, other, mine, groups, pieces, compared)
+
+    def _among_kept(
+        self,
+        stream: str,
+        other: str,
+        mine: "Queries",
+        values: Any,
+        kept: Iterator[tuple[Level, Iterator[tuple[Places, Places]]]],
+    ) -> Iterator[Close]:
+        """The same of rows that are kept in memory."""
+        for level, pairs in kept:
+            is_pair = self._filter(stream, mine, other, level.rows)
+            stored = Stored(level.rows, level.values, level.sizes)
+            for places, partners in pairs:
+                wanted = is_pair(places, partners)
+                if wanted is not None:
+                    places, partners = places[wanted], partners[wanted]
+                yield from self._verified(values, stored, places, partners)
+        assert self._kept is not None
+        self._counts["compared_pairs"] += self._kept.taken()
 
     def _compared(
         self,
@@ -308,25 +342,31 @@ class SimilarityJoin(KeepsAllRows):
         groups: Groups,
         pieces: Iterator[Stretches],
         compared: "_Compared",
-    ) -> Iterator[tuple[pa.RecordBatch, Places, Places, npt.NDArray[np.float64]]]:
+    ) -> Iterator[Close]:
         values = compared.values
         for piece in pieces:
-            stored = compared.read(self._values(other, piece.rows))
-            is_pair = self._filter(stream, mine, other, piece)
+            stored = Stored(piece.rows, compared.read(self._values(other, piece.rows)))
+            is_pair = self._filter(stream, mine, other, piece.rows)
             for places, partners, known in self._gathered(piece, groups, compared, is_pair):
                 if known == Known.CLOSE:
                     self._counts["close_pairs"] += len(places)
                     distances = _NO_DISTANCES
                     if self._needs_distances:
-                        distances = self._measure.distances(values, places, stored, partners)
-                    yield piece.rows, places, partners, distances
+                        distances = self._measure.distances(values, places, stored.values, partners)
+                    yield stored, places, partners, distances
                     continue
-                self._counts["candidate_pairs"] += len(places)
-                distances = self._measure.distances(values, places, stored, partners)
-                close = np.flatnonzero(distances <= self._spec.threshold)
-                self._counts["close_pairs"] += len(close)
-                if len(close):
-                    yield piece.rows, places[close], partners[close], distances[close]
+                yield from self._verified(values, stored, places, partners)
+
+    def _verified(
+        self, values: Any, stored: "Stored", places: Places, partners: Places
+    ) -> Iterator[Close]:
+        """Those of some candidates that are close."""
+        self._counts["candidate_pairs"] += len(places)
+        distances = self._measure.distances(values, places, stored.values, partners)
+        close = np.flatnonzero(distances <= self._spec.threshold)
+        self._counts["close_pairs"] += len(close)
+        if len(close):
+            yield stored, places[close], partners[close], distances[close]
 
     @property
     def _needs_distances(self) -> bool:
@@ -363,17 +403,19 @@ class SimilarityJoin(KeepsAllRows):
         if kept:
             yield *_joined(kept), Known.CANDIDATES
 
-    def _filter(self, stream: str, mine: "Queries", other: str, piece: Stretches) -> "_PairFilter":
+    def _filter(
+        self, stream: str, mine: "Queries", other: str, stored: pa.RecordBatch
+    ) -> "_PairFilter":
         """Which pairs are no results for another reason than their distance."""
         spec = self._spec
         found = _PairFilter()
         if spec.is_self_join:
-            arrivals = piece.rows.column(ARRIVAL).to_numpy(zero_copy_only=False)
+            arrivals = stored.column(ARRIVAL).to_numpy(zero_copy_only=False)
             if mine.arrivals is not None:
                 found.arrivals = (mine.arrivals, arrivals)
             elif (arrivals >= self._before).any():
                 # Rows of this micro-batch, which lie in another bucket than mine.
-                own = piece.rows.select(spec.streams[other].names)
+                own = stored.select(spec.streams[other].names)
                 if mine.hashes is None:
                     mine.hashes = content_hashes(mine.rows, self._codecs[stream])
                 hashes = content_hashes(own, self._codecs[other])
@@ -382,7 +424,7 @@ class SimilarityJoin(KeepsAllRows):
             columns = spec.event_time.columns
             found.times = (
                 microseconds(mine.rows.column(columns[stream])),
-                microseconds(piece.rows.column(columns[other])),
+                microseconds(stored.column(columns[other])),
             )
             found.within_us, found.window = spec.within_us, spec.window
         return found
@@ -516,6 +558,25 @@ class Queries:
             yield found
 
 
+class Stored(NamedTuple):
+    """Some stored rows."""
+
+    rows: pa.RecordBatch
+    values: Any
+    """What the measure compares."""
+    sizes: Numbers | None = None
+    """The bytes of each, if they are known."""
+
+    def sizes_of(self, places: Places) -> Numbers:
+        """The bytes of some rows, most of which may not be among them."""
+        if self.sizes is not None:
+            return self.sizes[places]
+        if 4 * len(places) > self.rows.num_rows:
+            return row_sizes(self.rows)[places]
+        used, back = np.unique(places, return_inverse=True)
+        return row_sizes(self.rows.take(pa.array(used)))[back]
+
+
 _NO_DISTANCES: Final = np.empty(0)
 _DISTANCES: Final = pa.schema([("distance", pa.float64())])
 
@@ -530,11 +591,3 @@ def _joined(pairs: list[tuple[Places, Places]]) -> tuple[Places, Places]:
     if len(pairs) == 1:
         return pairs[0]
     return np.concatenate([q for q, _ in pairs]), np.concatenate([x for _, x in pairs])
-
-
-def _sizes_of(rows: pa.RecordBatch, places: Places) -> Numbers:
-    """The bytes of some rows, most of which may not be among them."""
-    if 4 * len(places) > rows.num_rows:
-        return row_sizes(rows)[places]
-    used, back = np.unique(places, return_inverse=True)
-    return row_sizes(rows.take(pa.array(used)))[back]

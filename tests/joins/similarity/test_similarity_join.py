@@ -10,7 +10,9 @@ import pytest
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.join import State, Time, similarity_join
+from lsmstate.joins.local.similarity import kept_points
 from lsmstate.joins.local.similarity.generated_keys import EditKeys
+from lsmstate.joins.local.similarity.kept_points import KeptPoints
 from lsmstate.joins.specs.similarity import VECTOR_METRICS
 from support.sampling import each_value
 from support.similar_cases import SimilarCase, all_distances, parts, threshold_of
@@ -47,8 +49,14 @@ def fed(case: SimilarCase, rng: random.Random, tmp_path: Path, **options: Any) -
 
 
 @each_value(times=2, metric=VECTOR_METRICS, seed=range(7))
-def test_pairs_are_those_of_brute_force(metric: str, seed: int, tmp_path: Path) -> None:
+def test_pairs_are_those_of_brute_force(
+    metric: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of rows that are kept in memory, that are kept later, and that the store is asked for."""
     rng = random.Random(seed)
+    monkeypatch.setattr(kept_points, "WORTH", [0, 1, 1000][seed % 3])
+    if seed % 3 == 0:
+        monkeypatch.setattr(KeptPoints, "begin", lambda _: None)
     width = 2 if metric == "haversine" else rng.choice([1, 2, 3, 4, 17, 384])
     case = SimilarCase.of(seed, metric, width, streams=rng.choice([1, 2]), kind=rng.choice(KINDS))
     threshold = threshold_of(metric, case.distances(), rng.choice([0, 0.01, 0.1, 0.5, 1]))
