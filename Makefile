@@ -33,7 +33,7 @@ PIP_INSTALL := $(PIP) install --no-compile --config-settings=--build-option=--co
 BUILD_EXT := $(BIN)/python setup.py --quiet build_ext --inplace --parallel 2 >/dev/null
 
 .DEFAULT_GOAL := help
-.PHONY: help run kafka-demo test stress build debug debug-quick lint types mypy stubtest docs docs-serve bench \
+.PHONY: help run data kafka-demo test stress build debug debug-quick lint types mypy stubtest docs docs-serve bench \
 	figures peers wheel ui-test dist-check clean check-all spark-releases
 
 help:
@@ -51,11 +51,15 @@ help:
 	@echo "make spark-releases  the tests of SQL and DataFrames on each release of PySpark they are for"
 	@echo "make clean   remove builds and caches (not $(VENV), not the data)"
 
-run: check-all $(STAMPS)/run $(STAMPS)/release
+run: check-all $(STAMPS)/release data
 	@$(BIN)/lsmstate demo --scale $(SF) --memory $(CAP) --batches $(BATCHES) --backend $(BACKEND) $(if $(JSON),--json)
 
+# It needs no extension, so it is made while they are compiled.
+data: $(STAMPS)/run
+	@$(BIN)/python -m lsmstate.spark_integration.demo.tpcds .data --scale $(SF) --batches $(BATCHES)
+
 # The same from a Kafka broker that is started for it on loopback; it comes from Maven Central.
-kafka-demo: check-all $(STAMPS)/run $(STAMPS)/release
+kafka-demo: check-all $(STAMPS)/release data
 	@$(BIN)/lsmstate demo --kafka --scale $(SF) --memory $(CAP) --batches $(BATCHES) --backend $(BACKEND) $(if $(JSON),--json)
 
 test: check-all build lint types

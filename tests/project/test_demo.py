@@ -134,8 +134,17 @@ def test_bad_arguments_are_one_sentence(
 
 
 class TestData:
+    MODULE = "lsmstate.spark_integration.demo.tpcds"
+
     def test_the_cut_files_hold_every_row_once(self, tmp_path: Path) -> None:
+        options = [str(tmp_path), "--scale", "0.01", "--batches", "4"]
+        subprocess.run([sys.executable, "-m", self.MODULE, *options], check=True, cwd=ROOT)
+        made = sorted(path.name for path in tmp_path.iterdir())
+        assert made == ["stream-0.01-4-v1", "tables-0.01-v1"]
+        parts = sorted(path.name for path in (tmp_path / made[1]).iterdir())
+        assert parts == sorted([MARKER, *(f"{table}.parquet" for table in TABLES)])
         files = stream_files(tmp_path, 0.01, 4)
+        assert sorted(path.name for path in tmp_path.iterdir()) == made
         for table in TABLES:
             assert len(list(files.table(table).iterdir())) == 4
             whole = f"SELECT * FROM '{tmp_path}/tables-0.01-v1/{table}.parquet'"
@@ -143,6 +152,14 @@ class TestData:
             assert compare(whole, parts, exact=True).difference == ""
         cached = stream_files(tmp_path, 0.01, 4)
         assert cached == files
+
+    def test_it_is_made_while_the_extensions_are_compiled(self) -> None:
+        code = f"import sys, {self.MODULE}; print(*sys.modules)"
+        found = subprocess.run(
+            [sys.executable, "-c", code], check=True, cwd=ROOT, capture_output=True, text=True
+        )
+        ours = {name for name in found.stdout.split() if name.startswith("lsmstate.cython_ext")}
+        assert ours == {"lsmstate.cython_ext", "lsmstate.cython_ext.errors"}
 
     def test_a_broken_off_generation_is_not_a_cache(self, tmp_path: Path) -> None:
         def broken(target: Path) -> None:
@@ -167,6 +184,14 @@ class TestData:
     def test_a_scale_without_meaning_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(DemoDataError, match="scale=0"):
             stream_files(tmp_path, 0, 4)
+        ended = subprocess.run(
+            [sys.executable, "-m", self.MODULE, str(tmp_path), "--scale", "0"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+        )
+        assert ended.returncode == 1
+        assert ended.stderr.startswith("lsmstate: scale=0.0: choose a scale factor")
 
 
 class TestCheck:
