@@ -296,7 +296,14 @@ def _with_text(batch: Any, column: str, call: str) -> Any:
     if pa.types.is_struct(found.type):
         texts = [_text(value, call) for value in found.to_pylist()]
     elif pa.types.is_map(found.type):
-        texts = [_text(value, call) for value in found.to_pylist(maps_as_pydicts="strict")]
+        try:
+            maps = found.to_pylist(maps_as_pydicts="strict")
+        except KeyError as error:
+            raise InvalidArgumentError(
+                f"{call}: a map in column {column!r} has a key twice ({error.args[0]}); give each "
+                "name once, as an object of JSON has it"
+            ) from error
+        texts = [_text(value, call) for value in maps]
     else:
         return rows
     return rows.set_column(place, pa.field(column, pa.string()), pa.array(texts, pa.string()))

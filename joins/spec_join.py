@@ -169,7 +169,12 @@ class SpecJoin(Shown):
             return self._unfinished
 
     def _watermark_us(self, call: str, watermark: datetime | int) -> int:
-        if isinstance(watermark, int):
+        if isinstance(watermark, int) and not isinstance(watermark, bool):
+            if not -(1 << 63) <= watermark < 1 << 63:
+                raise InvalidArgumentError(
+                    f"{call}: the watermark has more than 64 bits; give microseconds since 1970, "
+                    "or a datetime"
+                )
             return watermark
         timing = self.spec.event_time
         if timing is None or not timing.columns:

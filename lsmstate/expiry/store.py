@@ -46,7 +46,14 @@ from lsmstate.store import (
     StoreReader,
     StreamSchema,
 )
-from lsmstate.store_base.batch_limits import check_row_sizes, key_parts_of, part_bytes, parts_of
+from lsmstate.store_base.batch_limits import (
+    check_list,
+    check_mutation,
+    check_row_sizes,
+    key_parts_of,
+    part_bytes,
+    parts_of,
+)
 from lsmstate.store_base.checks import (
     check_piece_bytes,
     checked_entries,
@@ -155,6 +162,7 @@ class LaneReads(StoreReads):
         lane = self._lane(stream)
         if lane is None:
             return of(stream)
+        key_range(lane.schema, low, high, prefix)  # errors name the user's stream
         sources = [
             _visible_entries(of(name), lane) if may_be_due else of(name)
             for name, may_be_due in lane.readable()
@@ -301,6 +309,11 @@ class ExpiringStore(LaneReads, AdmittedWrites):
             self._finish_move(lane)
         return lane
 
+    def _finish_moves(self) -> None:
+        """Complete moves that an error interrupted: who only reads could not."""
+        for stream in self._lanes:
+            self._lane(stream)
+
     def _make_sure(self) -> None:
         """After a write with an unknown outcome: ask the store below what was written."""
         if self._is_unsure:
@@ -420,8 +433,11 @@ class ExpiringStore(LaneReads, AdmittedWrites):
     @in_one_call
     def write(self, mutations: Sequence[Mutation]) -> int:
         """Make several writes atomically."""
+        check_list(mutations)
+        mutations = list(mutations)
         self._make_sure()
         for mutation in mutations:  # a continued move saves its own progress
+            check_mutation(mutation)
             self._lane(mutation.stream)
         states = {name: lane.state for name, lane in self._lanes.items()}
         self._is_unsure = True  # until the planned states are stored below
@@ -461,8 +477,6 @@ class ExpiringStore(LaneReads, AdmittedWrites):
         elif rows is not None and kind == "retract":
             places, lane.state = self._retracted(lane, encoded, rows, before)
             planned += _in_slots("retract", lane, places, encoded, rows)
-        elif kind != "delete" or rows is not None:
-            planned.append(mutation._replace(stream=lane.names[0]))  # the store below refuses it
         return planned
 
     def _retracted(
@@ -555,15 +569,16 @@ class ExpiringStore(LaneReads, AdmittedWrites):
 
     # Committing ---------------------------------------------------------------------------
 
+    @in_one_call
     def commit(self) -> str:
         """Make all writes durable and return the commit pointer."""
+        self._finish_moves()
         return self._inner.commit()
 
     @in_one_call
     def checkpoint(self, name: str) -> Checkpoint:
         """Make a named checkpoint; only with the backend ``lsm``."""
-        for stream in self._lanes:
-            self._lane(stream)  # readers of the checkpoint could not complete a move
+        self._finish_moves()
         return self._standalone.checkpoint(name)
 
     @property
@@ -591,8 +606,7 @@ class ExpiringStore(LaneReads, AdmittedWrites):
     @in_one_call
     def snapshot(self) -> LaneReads:
         """Return a snapshot; which rows have expired does not change in it either."""
-        for name in self._lanes:
-            self._lane(name)
+        self._finish_moves()
         lanes = {name: lane.copy() for name, lane in self._lanes.items()}
         return LaneReads(self._streams, lanes, self._inner.snapshot())
 

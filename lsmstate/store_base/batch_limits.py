@@ -97,11 +97,33 @@ def _keys_at(keys: pa.RecordBatch | KeyBatch, piece: slice) -> pa.RecordBatch | 
 
 
 def check_mutation(mutation: object) -> None:
-    """Raise InvalidArgumentError for what is no Mutation."""
+    """Raise InvalidArgumentError for what is no Mutation, or has rows or keys of another kind."""
     if not isinstance(mutation, Mutation):
         raise InvalidArgumentError(
             f"a write is {shown(mutation)}, a {type(mutation).__name__}; give a Mutation(kind, "
             "stream, keys, rows)"
+        )
+    kind, name, keys, rows = mutation
+    if kind not in _KINDS:
+        raise InvalidArgumentError(
+            f"{kind!r} in stream {name!r} is no kind of write; give {', '.join(_KINDS)}"
+        )
+    if (rows is None) != (kind in ("delete", "delete_range")):
+        raise InvalidArgumentError(
+            f"{kind!r} in stream {name!r}: give rows to 'append', 'put' and 'retract', none to "
+            "'delete' and 'delete_range'"
+        )
+    if isinstance(keys, KeyBounds) != (kind == "delete_range"):
+        raise InvalidArgumentError(
+            f"{kind!r} in stream {name!r}: give KeyBounds to 'delete_range', keys to all others"
+        )
+
+
+def check_list(mutations: object) -> None:
+    """Raise InvalidArgumentError for what cannot be several writes."""
+    if not isinstance(mutations, Iterable):
+        raise InvalidArgumentError(
+            f"mutations={shown(mutations)} is a {type(mutations).__name__}; give a list of Mutation"
         )
 
 
@@ -112,29 +134,13 @@ def checked_mutations(
 
     What ``MultimapStore.write`` refuses is refused here, before anything is written.
     """
-    if not isinstance(mutations, Iterable):
-        raise InvalidArgumentError(
-            f"mutations={shown(mutations)} is a {type(mutations).__name__}; give a list of Mutation"
-        )
+    check_list(mutations)
     checked: list[Mutation] = []
     batches: list[pa.RecordBatch] = []
     for mutation in mutations:
         check_mutation(mutation)
         kind, name, keys, rows = mutation
         stream = stream_of(streams, name)
-        if kind not in _KINDS:
-            raise InvalidArgumentError(
-                f"{kind!r} in stream {name!r} is no kind of write; give {', '.join(_KINDS)}"
-            )
-        if (rows is None) != (kind in ("delete", "delete_range")):
-            raise InvalidArgumentError(
-                f"{kind!r} in stream {name!r}: give rows to 'append', 'put' and 'retract', none to "
-                "'delete' and 'delete_range'"
-            )
-        if isinstance(keys, KeyBounds) != (kind == "delete_range"):
-            raise InvalidArgumentError(
-                f"{kind!r} in stream {name!r}: give KeyBounds to 'delete_range', keys to all others"
-            )
         if isinstance(keys, KeyBounds):
             key_range(stream, *keys)
         elif rows is not None:

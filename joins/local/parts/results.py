@@ -125,7 +125,7 @@ class Results(Pieces[pa.RecordBatch]):
             The groups are in memory. Where the join has picks, no other column is read.
         """
         schema = self._known("counts()")
-        names = [by] if isinstance(by, str) else list(by)
+        names = [by] if isinstance(by, str) else list(by) if isinstance(by, Iterable) else []
         names = [resolved("column", name, schema.names) for name in names]
         if not names or _COUNT in names:
             raise InvalidArgumentError(
@@ -157,6 +157,11 @@ class Results(Pieces[pa.RecordBatch]):
             InvalidArgumentError: A syntax error, an unknown column, or a part that is not known.
         """
         schema = self._known(f"where({condition!r})")
+        if not isinstance(condition, str):
+            raise InvalidArgumentError(
+                f"where({condition!r}): the condition is a {type(condition).__name__}; give SQL as "
+                'text, such as "price > 5"'
+            )
         columns = {_RESULT: schema.names}
         parsed = parse_conjuncts(condition, columns)
         conditions = tuple(PairCondition(each.predicate) for each in parsed)

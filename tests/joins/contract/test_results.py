@@ -81,7 +81,9 @@ def test_no_row_is_made_to_judge_and_count(kind: str, monkeypatch: pytest.Monkey
         (lambda r: r.where("x + 1"), "is int64, and no condition"),
         (lambda r: r.where("upper(name) = 'A'"), "the function upper is not known here"),
         (lambda r: r.counts(by="nme"), "did you mean 'name'"),
+        (lambda r: r.where(5), "the condition is a int; give SQL as text"),
         (lambda r: r.counts(by=[]), "name at least one column"),
+        (lambda r: r.counts(by=5), r"counts\(by=5\): name at least one column"),
     ],
 )
 def test_what_does_not_fit_is_refused(ask: Any, words: str) -> None:

@@ -318,6 +318,9 @@ def test_dictionaries_structs_and_maps_become_text() -> None:
         assert found_pairs(join.process("documents", given)) == [(1, 2)]
         assert sorted(found_pairs(join.process("documents", struct))) == [(1, 3), (2, 3)]
         assert sorted(found_pairs(join.process("documents", maps))) == [(1, 4), (2, 4), (3, 4)]
+        twice = pa.table({"id": [5], "doc": pa.array([[("a", 1), ("a", 2)]], map_type)})
+        with pytest.raises(InvalidArgumentError, match="a map in column 'doc' has a key twice"):
+            join.process("documents", twice)
 
 
 def test_malformed_documents() -> None:

@@ -10,6 +10,8 @@ from lsmstate.expiry_rules import Expiry
 from lsmstate.lsm.store import LsmStore
 from lsmstate.options import MIB, Options
 from lsmstate.store import Mutation, StreamSchema
+from lsmstate.tools.inspection import find_states
+from lsmstate.tools.rows import entries_of
 from support.expiring_cases import BACKENDS, KEY, all_ids, keys_of
 from support.sample_streams import scanned
 
@@ -193,6 +195,28 @@ def test_a_write_that_fails_in_an_unfinished_move_doubles_no_rows(
         store.write([other])
         assert store._lanes["timed"].state.moving is None
         assert all_ids(store) == list(range(1500))
+
+
+def test_a_commit_completes_a_move_that_readers_could_not(tmp_path, monkeypatch):
+    write, left = LsmStore.write, [-1]
+
+    def failing(store, mutations):
+        left[0] -= any(mutation.kind == "append" for mutation in mutations)
+        if left[0] == 0:
+            raise RuntimeError("no more")
+        return write(store, mutations)
+
+    monkeypatch.setattr(LsmStore, "write", failing)
+    with opened(tmp_path, "lsm", memory_bytes=32 * MIB) as store:
+        store.append("timed", *batch(1))
+        store.append("timed", *batch(1500, at=1000))
+        left[0] = 3
+        with pytest.raises(RuntimeError, match="no more"):
+            store.advance("timed", 1000)
+        left[0] = -1
+        store.commit()
+        (state,) = find_states(str(tmp_path))
+        assert sum(each.rows.num_rows for each in entries_of(state, "timed", 9999)) == 1500
 
 
 def test_rows_of_almost_a_quarter_of_the_cap_are_moved(tmp_path, backend):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lsmstate import opening as backends
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.expiry_rules import Expiry
-from lsmstate.store import Mutation, RangeBounds, StreamSchema
+from lsmstate.store import KeyBounds, Mutation, RangeBounds, StreamSchema
 from support.contract_ranges import read_ranges
 from support.examples import examples
 from support.expiring_cases import (
@@ -182,6 +182,29 @@ def test_put_delete_and_ranges_reach_every_slot(tmp_path, backend):
         both = [Mutation("delete", "timed", keys), Mutation("append", "timed", keys, again)]
         assert store.write(both) == 1
         assert ids(store.get("timed", (0,))) == [7]
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda s, k, r: s.write(5), "mutations=5 is a int"),
+        (lambda s, k, r: s.write([("append", "timed", k, r)]), "a tuple; give a Mutation"),
+        (lambda s, k, r: s.write([Mutation("append", "timed", k)]), "'append' in stream 'timed'"),
+        (lambda s, k, r: s.write([Mutation("add", "timed", k, r)]), "'add' in stream 'timed'"),
+        (
+            lambda s, k, r: s.write([Mutation("put", "timed", KeyBounds(low=1), r)]),
+            "'put' in stream 'timed': give KeyBounds",
+        ),
+        (lambda s, k, r: s.iterate("timed", low="x"), "of stream 'timed': 'x' is not of the type"),
+    ],
+)
+def test_what_does_not_fit_is_said_of_the_stream_and_not_of_its_slots(tmp_path, call, said):
+    with opened(tmp_path) as store:
+        rows, keys = batch((1, 1, 1000))
+        with pytest.raises(InvalidArgumentError, match=said):
+            call(store, keys, rows)
+        assert store.write(iter([Mutation("append", "timed", keys, rows)])) == 1
+        assert all_ids(store) == [1]
 
 
 @pytest.mark.parametrize("failing", range(6))
