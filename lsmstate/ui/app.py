@@ -4,6 +4,7 @@ It listens on loopback, has no account, changes nothing and uses nothing from el
 another site could reach it through the browser, so another Host or Origin is refused.
 """
 
+import json
 from collections.abc import Awaitable, Callable, Mapping
 from importlib.resources import files
 from typing import Any, Final
@@ -46,6 +47,9 @@ _STATIC: Final = {
     "uPlot.LICENSE": "text/plain; charset=utf-8",
 }
 
+#: Of a number that is asked for.
+_MOST_DIGITS: Final = 18
+
 Answer = Callable[[Request], Awaitable[Response]]
 
 
@@ -69,7 +73,7 @@ def ui_app(views: Views) -> Starlette:
         return views.rows(
             _at(request),
             asked.get("stream") or None,
-            [value for value in asked.getlist("key") if value != ""],
+            asked.getlist("key"),
             _number(asked, "bucket", least=0),
             _number(asked, "limit", least=1) or 50,
         )
@@ -116,13 +120,21 @@ def _json(answer: Callable[[Request], Any]) -> Callable[[Request], Response]:
 
     def endpoint(request: Request) -> Response:
         try:
-            return JSONResponse(answer(request))
+            return _Answer(answer(request))
         except InvalidArgumentError as error:
-            return JSONResponse({"error": str(error)}, 400)
+            return _Answer({"error": str(error)}, 400)
         except (LsmStateError, OSError) as error:
-            return JSONResponse({"error": str(error)}, 500)
+            return _Answer({"error": str(error)}, 500)
 
     return endpoint
+
+
+class _Answer(JSONResponse):
+    """JSON in which names of files that are no UTF-8 have escapes."""
+
+    def render(self, content: Any) -> bytes:
+        text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return text.encode("utf-8", "backslashreplace")
 
 
 def _static(name: str) -> Callable[[Request], Response]:
@@ -141,6 +153,7 @@ def _number(asked: Mapping[str, str], name: str, *, least: int) -> int | None:
     text = asked.get(name, "")
     if text == "":
         return None
-    if not text.isascii() or not text.isdigit() or int(text) < least:
-        raise InvalidArgumentError(f"{name}={text!r}: give a whole number, at least {least}")
+    is_number = text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
+    if not is_number or int(text) < least:
+        raise InvalidArgumentError(f"{name}={text[:40]!r}: give a whole number, at least {least}")
     return int(text)

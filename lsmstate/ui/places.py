@@ -34,7 +34,7 @@ class Place:
 
     def as_json(self) -> dict[str, str]:
         """The place as JSON values."""
-        return {"at": self.at, "kind": self.kind, "path": self.path}
+        return {"at": self.at, "kind": self.kind, "path": _as_text(self.path)}
 
 
 def find_places(directory: str) -> list[Place]:
@@ -50,7 +50,7 @@ def find_places(directory: str) -> list[Place]:
         path, depth = waiting.pop()
         kind = _kind(path)
         if kind is not None:
-            found.append(Place(os.path.relpath(path, directory), path, kind))
+            found.append(Place(_as_text(os.path.relpath(path, directory)), path, kind))
         if depth < _DEPTH and kind is None:
             waiting += [(each, depth + 1) for each in sorted(_directories(path), reverse=True)]
     return found
@@ -62,6 +62,11 @@ def place_at(directory: str, at: str) -> Place:
         if place.at == at:
             return place
     raise InvalidArgumentError(f"there is no state at {at!r} below {directory}")
+
+
+def _as_text(path: str) -> str:
+    """A path that may be no UTF-8, as a page can show it and ask for it."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def _kind(path: str) -> Kind | None:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 #: Rows of one answer.
 MOST_ROWS: Final = 200
+#: Whole numbers below it are exact in JavaScript.
+_EXACT: Final = 1 << 53
 _ERRORS: Final = (LsmStateError, *READ_ERRORS)
 Json = dict[str, Any]
 
@@ -213,7 +215,8 @@ def key_of(stream: StreamSchema, texts: Sequence[str]) -> tuple[Any, ...]:
         except (pa.ArrowException, ValueError) as error:
             raise InvalidArgumentError(
                 f"key column {field.name!r} is {field.type}, and {text!r} is no such value; give "
-                "one as text, such as 7 or 2026-01-31 12:00:00"
+                "one as text, such as 7 or 2026-01-31 12:00:00, with a Z behind it if the type has "
+                "a time zone"
             ) from error
     return tuple(values)
 
@@ -229,13 +232,23 @@ def _shown(pieces: Iterable[tuple[int | None, Entries]], limit: int) -> Json:
                 is_more = True
                 break
             shown = {} if bucket is None else {"bucket": bucket}
-            shown |= {f"key {name}": in_json(value) for name, value in own.items()}
-            shown |= {name: in_json(value) for name, value in row.items()}
+            shown |= {f"key {name}": _in_page(in_json(value)) for name, value in own.items()}
+            shown |= {name: _in_page(in_json(value)) for name, value in row.items()}
             columns |= dict.fromkeys(shown)
             rows.append(shown)
         if is_more:
             break
     return {"columns": list(columns), "rows": rows, "is_more": is_more}
+
+
+def _in_page(value: Any) -> Any:
+    """A JSON value as JavaScript keeps it: whole numbers are doubles there, so large ones become
+    text."""
+    if isinstance(value, int):
+        return value if -_EXACT < value < _EXACT else str(value)
+    if isinstance(value, dict):
+        return {name: _in_page(each) for name, each in value.items()}
+    return [_in_page(each) for each in value] if isinstance(value, list) else value
 
 
 def _damage(error: Exception) -> Json:

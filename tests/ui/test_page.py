@@ -1,11 +1,14 @@
 """The HTTP interface of the page: what it shows, and whom it refuses."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from lsmstate import StreamSchema, open_store
 from lsmstate.spark_integration.metrics.history import MetricsHistory, read_history, read_sizes
 from lsmstate.ui.app import ui_app
 from lsmstate.ui.views import Views
@@ -97,7 +100,9 @@ def test_rows_by_key(app: Any, at: str) -> None:
         ({"at": "store", "stream": "x"}, "has no stream 'x'"),
         ({"at": "store", "stream": "o", "key": "seven"}, "'seven' is no such value"),
         ({"at": "store", "stream": "o", "key": ["7", "8"]}, "2 values for the key columns id"),
+        ({"at": "store", "stream": "o", "key": ["", "8"]}, "2 values for the key columns id"),
         ({"at": "store", "limit": "many"}, "limit='many': give a whole number"),
+        ({"at": "store", "limit": "9" * 5000}, "give a whole number"),
         ({"at": "../store"}, "there is no state at '../store'"),
         ({"at": "/etc"}, "there is no state at '/etc'"),
     ],
@@ -106,6 +111,36 @@ def test_what_cannot_be_shown_is_said(app: Any, parameters: Any, said: str) -> N
     answer = ask(app, "/api/rows", parameters)
     assert answer.status == 400
     assert said in answer.json()["error"]
+
+
+def test_names_that_are_no_utf8_and_numbers_that_are_no_doubles(tmp_path: Path) -> None:
+    home = os.fsdecode(os.fsencode(tmp_path) + b"/\xff store")
+    large = {"id": (1 << 53) + 1, "of": [-(1 << 60), 5], "what": "é"}
+    rows = pa.RecordBatch.from_pylist([large])
+    stream = StreamSchema("o", pa.schema([("id", pa.int64())]), rows.schema)
+    with open_store(home, [stream]) as store:
+        store.append("o", rows, rows.select(["id"]))
+        store.commit()
+    app = ui_app(Views(str(tmp_path)))
+    (place,) = ask(app, "/api/places").json()["places"]
+    assert place["at"] == "\\xff store"
+    found = ask(app, "/api/rows", {"at": place["at"], "key": str(large["id"])}).json()
+    assert found["rows"] == [
+        {"key id": str(large["id"]), "id": str(large["id"]), "of": [str(-(1 << 60)), 5]}
+        | {"what": "é"}
+    ]
+    (state,) = ask(app, "/api/store", {"at": place["at"]}).json()["states"]
+    assert state["rows"] == 1
+
+
+def test_an_empty_text_is_a_value_of_a_key(tmp_path: Path) -> None:
+    rows = pa.record_batch({"a": ["", "x"], "b": ["x", ""]})
+    with open_store(str(tmp_path), [StreamSchema("o", rows.schema, rows.schema)]) as store:
+        store.append("o", rows, rows)
+        store.commit()
+    app = ui_app(Views(str(tmp_path)))
+    for key, b in ((["", "x"], "x"), (["x"], ""), ([""], "x")):
+        assert [row["b"] for row in ask(app, "/api/rows", {"key": key}).json()["rows"]] == [b]
 
 
 def test_a_store_and_a_damaged_one(app: Any) -> None:

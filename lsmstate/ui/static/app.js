@@ -48,9 +48,9 @@ function wide(found) { found.classList.add("wide"); return found; }
 async function asked(name, parameters = {}) {
   const query = new URLSearchParams();
   for (const [key, value] of Object.entries(parameters)) {
-    for (const each of Array.isArray(value) ? value : [value]) {
-      if (each != null && each !== "") query.append(key, each);
-    }
+    // An empty text in a list is a value: that of a key column.
+    if (Array.isArray(value)) for (const each of value) query.append(key, each);
+    else if (value != null && value !== "") query.append(key, value);
   }
   const answer = await fetch(`/api/${name}?${query}`, { headers: { Accept: "application/json" } });
   const found = await answer.json();
