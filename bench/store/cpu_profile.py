@@ -55,8 +55,9 @@ PARTS = {
     "key blocks and cache": r"^(\w*block|block_cache|sst_reader|file|budget|read_budget) ",
     "rows and keys to Arrow": r"^(row_(decode|builder|planes)|key_decode|buffer_pool|gather"
     r"|restore) ",
-    "kernels of joins": r"^((byte_|pair_)?tiles|exact|near_points|edit_keys|attribute_values"
-    r"|document_index|posting_lists|fp_tree|shape_index|json_reader|slab_pairs) ",
+    "kernels of joins": r"^((byte_|code_|pair_)?tiles|exact|near_points|edit_keys"
+    r"|attribute_values|document_index|posting_lists|fp_tree|shape_index|json_reader"
+    r"|slab_pairs) ",
     "copying and comparing (libc)": r"^libc.* \w*(mem(cpy|move|set|cmp)|strncmp)",
     "allocating (libc)": r"^libc.* \w*(alloc|free|consolidate|unlink_chunk|trim)",
     "Arrow": r"^(libarrow|lib )",

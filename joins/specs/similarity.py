@@ -40,6 +40,9 @@ VECTOR_METRICS: Final = (
 JACCARD: Final = "jaccard"
 LEVENSHTEIN: Final = "levenshtein"
 METRICS: Final = (*VECTOR_METRICS, JACCARD, LEVENSHTEIN)
+#: Metrics whose distances are those of points, and components from which on points have codes.
+CODED_METRICS: Final = ("l2", "cosine", "angular")
+LEAST_CODED: Final = 17
 ALGORITHMS: Final = ("auto", "tiles", "grid", "pivots", "keys", "s3j")
 HOW: Final = ("inner", "anti")
 #: Components of a place on the earth.
@@ -73,6 +76,15 @@ RANKINGS: Final = StreamSchema(
     pa.schema([("ranking", pa.int64())]),
     pa.schema([("member", pa.int64()), ("count", pa.int64())]),
 )
+#: Bases of codes by version. Part 0 says how many rows had come when it was last looked for one.
+BASES: Final = StreamSchema(
+    "@bases",
+    pa.schema([("version", pa.int64()), ("part", pa.int64())]),
+    pa.schema([("numbers", pa.list_(pa.float64()))]),
+)
+#: The codes of some rows, and the version of their basis.
+CODE: Final = "@code"
+VERSION: Final = "@version"
 #: A generated key.
 KEY: Final = "@key"
 #: Beside a key of a set: how many members the set has, and how many of them stand before the key's.
@@ -243,15 +255,20 @@ class SimilaritySpec:
         )
         if has_keys(self):
             streams = (*streams, *(keys_stream(self, name) for name in self.streams))
+        if has_codes(self):
+            streams = (*streams, *(codes_stream(self, name) for name in self.streams))
         if self.event_time is not None:
             streams = self.event_time.expiring(streams, self.owners)
-        return (*streams, FACTS, *((RANKINGS,) if has_keys(self) else (PIVOTS, REACHES)))
+        bases = (BASES,) if has_codes(self) else ()
+        learned = (RANKINGS,) if has_keys(self) else (PIVOTS, REACHES, *bases)
+        return (*streams, FACTS, *learned)
 
     @property
     def owners(self) -> Mapping[str, str]:
         """By stream of the store, whose rows it holds."""
         own = {name: name for name in self.streams}
-        return {**own, **{keys_name(name): name for name in self.streams}}
+        beside = {keys_name(name): name for name in self.streams}
+        return {**own, **beside, **{codes_name(name): name for name in self.streams}}
 
     @cached_property
     def _pair_schema(self) -> pa.Schema:
@@ -353,6 +370,27 @@ def keys_stream(spec: SimilaritySpec, stream: str) -> StreamSchema:
     if spec.event_time is not None:
         rows = rows.append(spec.streams[stream].field(spec.event_time.columns[stream]))
     return StreamSchema(keys_name(stream), pa.schema([*spec.key_schema, (KEY, pa.int64())]), rows)
+
+
+def has_codes(spec: SimilaritySpec) -> bool:
+    """Whether rows of many components are found by codes."""
+    if spec.algorithm not in ("auto", "tiles") or len(spec.key_schema):
+        return False
+    known = spec.known_dimension
+    return spec.metric in CODED_METRICS and (known is None or known >= LEAST_CODED)
+
+
+def codes_name(stream: str) -> str:
+    """The name of the stream of codes of a stream's rows."""
+    return f"{stream} (codes)"
+
+
+def codes_stream(spec: SimilaritySpec, stream: str) -> StreamSchema:
+    """The stream of codes of a stream's rows: chunks, by the home of their first row."""
+    rows = pa.schema([(VERSION, pa.int64()), (CODE, pa.binary())])
+    if spec.event_time is not None:
+        rows = rows.append(spec.streams[stream].field(spec.event_time.columns[stream]))
+    return StreamSchema(codes_name(stream), pa.schema([(HOME, pa.int64())]), rows)
 
 
 def _choose(name: str, value: object, known: Iterable[str]) -> None:

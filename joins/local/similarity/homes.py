@@ -38,6 +38,11 @@ class Index(Protocol):
         """Distances that were computed to find places."""
         ...
 
+    @property
+    def pairs(self) -> int:
+        """Pairs that were compared to find candidates."""
+        ...
+
     def homes(self, values: Any, arrivals: Numbers, times: Numbers | None) -> tuple[Homes, Orders]:
         """Where rows are to be stored, with the numbers of their arrival and their event times:
         under a home, and in which order there."""
@@ -88,6 +93,7 @@ class OnePlace:
     """The part of an index whose rows lie in one place each."""
 
     compared: int = 0
+    pairs: int = 0
 
     def forget(self, horizon_us: int) -> None:
         """Nothing is known of rows that are forgotten."""

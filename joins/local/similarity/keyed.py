@@ -37,6 +37,7 @@ class Keyed:
     stream."""
 
     compared: int = 0
+    pairs: int = 0
 
     def __init__(self, spec: SimilaritySpec, store: MultimapStore, arrived: int) -> None:
         self._spec = spec

@@ -120,7 +120,13 @@ class Pivots(OnePlace):
         self, values: Matrix, arrivals: Numbers, times: Numbers | None
     ) -> tuple[Homes, Orders]:
         """The half of the nearest pivot of each vector, and the distance to it."""
-        points, rows = self._space.points(values), len(arrivals)
+        return self.homes_of(self._space.points(values), arrivals, times)
+
+    def homes_of(
+        self, points: Matrix, arrivals: Numbers, times: Numbers | None
+    ) -> tuple[Homes, Orders]:
+        """The same for points."""
+        rows = len(arrivals)
         self._longest = max(self._longest, longest(points))
         self._learn(points)
         self._seen += rows
@@ -216,6 +222,17 @@ class Pivots(OnePlace):
     ) -> Iterator[tuple[Groups, Iterator[Stretches]]]:
         """The rings of all halves in reach, and the rows that came before the pivots."""
         points = self._space.points(values)
+        yield from self.near_points(stream, points, keys, max_bytes, arrivals)
+
+    def near_points(
+        self,
+        stream: str,
+        points: Matrix,
+        keys: pa.RecordBatch,
+        max_bytes: int,
+        arrivals: Numbers | None,
+    ) -> Iterator[tuple[Groups, Iterator[Stretches]]]:
+        """The same for points."""
         count = len(points)
         distances = None
         if self._pivots.points is not None and count:

@@ -42,6 +42,8 @@ _INNER, _OUTLIERS, _OUTER = range(3)
 class S3j:
     """The index by worksets with copies."""
 
+    pairs: int = 0
+
     def __init__(self, spec: SimilaritySpec, store: MultimapStore, space: Space) -> None:
         self._spec = spec
         self._store = store

@@ -22,6 +22,7 @@ from lsmstate.joins.local.parts.full_history import KeepsAllRows
 from lsmstate.joins.local.parts.pair_order import content_hashes, is_greater
 from lsmstate.joins.local.parts.results import Results, check_finished
 from lsmstate.joins.local.parts.row_picks import Picked
+from lsmstate.joins.local.similarity.coded import Coded
 from lsmstate.joins.local.similarity.function_metric import FunctionSpace
 from lsmstate.joins.local.similarity.homes import Blocks, Grid, Index, can_use_grid, placed
 from lsmstate.joins.local.similarity.kept_points import KeptPoints, Level, can_keep
@@ -41,7 +42,14 @@ from lsmstate.joins.local.similarity.spaces import Space, space_of
 from lsmstate.joins.local.similarity.stretches import Groups, Known, Stretches, pairs_of
 from lsmstate.joins.local.similarity.vectors import arrived
 from lsmstate.joins.protocols import Batch, Context, Role
-from lsmstate.joins.specs.similarity import ARRIVAL, FACTS, SimilaritySpec, has_keys
+from lsmstate.joins.specs.similarity import (
+    ARRIVAL,
+    FACTS,
+    LEAST_CODED,
+    SimilaritySpec,
+    has_codes,
+    has_keys,
+)
 from lsmstate.joins.specs.window import TimeWindow
 from lsmstate.schema.arrow_sizes import pieces_of, row_sizes
 from lsmstate.schema.batches import as_batch
@@ -110,7 +118,8 @@ class SimilarityJoin(KeepsAllRows):
     def counts(self) -> Mapping[str, int]:
         """See ``COUNTERS``."""
         distances = self._counts["pivot_distances"] + self._index.compared
-        return {**self._counts, "pivot_distances": distances}
+        pairs = self._counts["compared_pairs"] + self._index.pairs
+        return {**self._counts, "pivot_distances": distances, "compared_pairs": pairs}
 
     def advance(self, watermark_us: int) -> Results:
         """No results. Pivots end whose rows are all forgotten."""
@@ -132,6 +141,7 @@ class SimilarityJoin(KeepsAllRows):
         if isinstance(self._measure, UserMeasure) and self._spec.algorithm != "tiles":
             self._promised = FunctionSpace(self._measure.function, self._spec.threshold)
         self._counts["pivot_distances"] += self._index.compared
+        self._counts["compared_pairs"] += self._index.pairs
         self._index = self._index_of(dimension)
         self._kept: KeptPoints | None = None
         space = space_of(self._spec)
@@ -156,9 +166,13 @@ class SimilarityJoin(KeepsAllRows):
             return S3j(spec, store, space)
         if space is not None and can_use_grid(spec, dimension):
             return Grid(spec, store, space)
-        is_wanted = spec.algorithm in ("auto", "pivots") and dimension is not None
-        if space is not None and is_wanted and (dimension or 0) > 0:
-            return Pivots(spec, store, space, self._arrived)
+        pivots: Pivots | None = None
+        if space is not None and spec.algorithm in ("auto", "pivots") and (dimension or 0) > 0:
+            pivots = Pivots(spec, store, space, self._arrived)
+        if space is not None and has_codes(spec) and (dimension or 0) >= LEAST_CODED:
+            return Coded(spec, store, space, self._arrived, pivots)
+        if pivots is not None:
+            return pivots
         return Blocks(spec, store)
 
     def process(self, batch: Batch) -> Results:

@@ -40,6 +40,8 @@ class Groups:
     sure: float = -np.inf
     is_certain: npt.NDArray[np.bool_] | None = None
     """By group, whether all its pairs are close; None: of none it is known."""
+    is_compared: bool = False
+    """Whether pairs were compared by the index, so that they are candidates."""
 
     @classmethod
     def one(cls, count: int) -> "Groups":
@@ -95,6 +97,9 @@ def pairs_of(
     sizes = blocks.last - blocks.begin
     lengths = blocks.stop - blocks.first
     is_dense = dense.is_dense(sizes * lengths) & ~blocks.is_certain
+    unknown = Known.NOTHING
+    if groups.is_compared:
+        is_dense[:], unknown = False, Known.CANDIDATES
     has_certain = bool(blocks.is_certain.any())
     for at in np.flatnonzero(is_dense):
         group = int(blocks.groups[at])
@@ -109,7 +114,7 @@ def pairs_of(
             members = groups.members[start + queries]
             yield members.astype(np.int32), places, Known.CANDIDATES
     is_thin = ~is_dense & (sizes > 0) & (lengths > 0)
-    for known in (Known.NOTHING, Known.CLOSE):
+    for known in (unknown, Known.CLOSE):
         thin = np.flatnonzero(is_thin & (blocks.is_certain == (known == Known.CLOSE)))
         # A block and one member of its group at a time: each is a range of rows.
         owners = np.repeat(thin, sizes[thin])

@@ -19,7 +19,7 @@ import pytest
 from lsmstate.errors import InvalidArgumentError, MemoryLimitError, StoreClosedError
 from lsmstate.join import NaturalJoin, State, Time, similarity_join
 from lsmstate.joins.local.documents import natural_join
-from lsmstate.joins.local.similarity import keyed, pivots
+from lsmstate.joins.local.similarity import coded, keyed, pivots
 from support.faults import Faults, faults
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -147,6 +147,12 @@ DOUBLES = pa.list_(pa.float64())
 NEAR = {"metric": "l2", "threshold": 2}
 CASES = {
     "tiles": FailingCase(DOUBLES, _vector(6, 4), {**NEAR, "algorithm": "tiles"}),
+    "codes": FailingCase(
+        DOUBLES, _vector(17, 4), {"metric": "l2", "threshold": 5, "algorithm": "tiles"}
+    ),
+    "codes in windows": FailingCase(
+        DOUBLES, _vector(17, 4), {"metric": "l2", "threshold": 5}, "a", is_timed=True
+    ),
     "grid": FailingCase(DOUBLES, _vector(2, 12), NEAR),
     "pivots": FailingCase(DOUBLES, _vector(6, 4), {**NEAR, "algorithm": "pivots"}, "a"),
     "s3j": FailingCase(DOUBLES, _vector(6, 4), {**NEAR, "algorithm": "s3j"}),
@@ -167,6 +173,7 @@ CASES = {
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few rows make pivots, a second ranking, and posting lists."""
     monkeypatch.setattr(pivots, "_FIRST_ROWS", 20)
+    monkeypatch.setattr(coded, "_FIRST_ROWS", 20)
     monkeypatch.setattr(keyed, "_RANKED_ROWS", (0, 2 * ROWS, 3 * ROWS))
     monkeypatch.setattr(natural_join, "TAIL", 10)
     monkeypatch.setattr(natural_join, "LEAST_BYTES", 0)
@@ -247,7 +254,7 @@ def test_a_batch_that_memory_refuses_leaves_nothing(
             if number == refused:
                 before = counted(join)
                 # Its other rows teach the index what the store never gets.
-                with pytest.raises(MemoryLimitError, match="a row of 30000"):
+                with pytest.raises(MemoryLimitError, match="a row of 3000"):
                     join.process(*case.too_large(number + BATCHES))
                 assert counted(join) == before
             assert case.results(join, number) == wanted[number]
