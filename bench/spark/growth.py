@@ -35,6 +35,7 @@ from lsmstate.joins.protocols import Batch
 from lsmstate.joins.specs.one_key import JoinSpec
 from lsmstate.lsm.store import LsmStore
 from lsmstate.options import Options, parse_bytes
+from lsmstate.spark_integration.metrics.reports import by_name
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -165,7 +166,8 @@ def run_on_spark(home: Path, arguments: argparse.Namespace) -> Iterator[dict[str
     started.awaitTermination()
     done = [p for p in started.recentProgress if "lsmstate" in p["observedMetrics"]]
     for progress, found in zip(done, left, strict=True):
-        metrics, durations = progress["observedMetrics"]["lsmstate"], progress["durationMs"]
+        metrics = by_name(progress["observedMetrics"]["lsmstate"])
+        durations = progress["durationMs"]
         assert metrics["rows_out"] >= arguments.rows, "every row of c has one match"
         yield {
             **found,

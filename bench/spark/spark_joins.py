@@ -269,7 +269,9 @@ def sums_by_duckdb(files: Any) -> list[tuple[Any, ...]]:
 def state_rows(progress: list[Any], side: Side) -> int:
     """Rows that are kept: by Spark's own count, or, of ours, those that came in."""
     if side.order is None:
-        return sum(p["observedMetrics"]["lsmstate"]["rows_in"] for p in progress)
+        from lsmstate.spark import metrics_of
+
+        return sum(found.rows_in for found in map(metrics_of, progress) if found is not None)
     return sum(operator["numRowsTotal"] for operator in progress[-1]["stateOperators"])
 
 

@@ -2,10 +2,10 @@
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import psutil
 from rich.console import Console, Group, RenderableType
@@ -13,6 +13,8 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.progress_bar import ProgressBar
 from rich.table import Table
+
+from lsmstate.spark_integration.metrics.reports import OBSERVATION, by_name
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress
@@ -46,13 +48,13 @@ class BatchReport:
 
 def report_of(progress: "StreamingQueryProgress") -> BatchReport | None:
     """The operator's metrics of a micro-batch; None if it ran no operator."""
-    observed = progress.observedMetrics.get("lsmstate")
+    observed = progress.observedMetrics.get(OBSERVATION)
     if observed is None:
         return None
-    metrics: Mapping[str, Any] = observed.asDict()
+    metrics = by_name(observed)
 
     def number(name: str) -> int:
-        return int(metrics[name] or 0)  # null where no bucket was called
+        return int(metrics[name])
 
     seconds = float(progress.durationMs.get("triggerExecution", 0)) / 1000
     started = datetime.fromisoformat(progress.timestamp.replace("Z", "+00:00"))

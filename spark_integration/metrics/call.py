@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from lsmstate.spark_integration.metrics.fan_out import FanOut
-from lsmstate.spark_integration.metrics.observation import BucketMetrics
+from lsmstate.spark_integration.metrics.reports import BucketMetrics
 from lsmstate.spark_integration.metrics.state_figures import UNKNOWN
 from lsmstate.spark_integration.metrics.worker_memory import measure
 from lsmstate.stats import CacheStats, StoreStats

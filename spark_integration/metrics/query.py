@@ -6,13 +6,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lsmstate.shown import Shown, ShownTable, fields_shown
 from lsmstate.spark_integration.metrics.hottest_keys import HotKey, hottest_keys
+from lsmstate.spark_integration.metrics.reports import COUNT, OBSERVATION, by_name
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress
 
-OBSERVATION: Final = "lsmstate"
-#: What the names of a join's own counters begin with.
-COUNT: Final = "count_"
 #: What is computed from the fields.
 RATIOS: Final = (
     *("memory_use", "cache_hit_rate", "filter_usefulness", "write_amplification"),
@@ -175,9 +173,10 @@ def metrics_of(progress: "StreamingQueryProgress") -> QueryMetrics | None:
         print(metrics.rows_out, metrics.peak_state_bytes, metrics.hottest_keys)
         ```
     """
-    observed: Mapping[str, Any] | Any = (progress["observedMetrics"] or {}).get(OBSERVATION)
-    if observed is None:
+    reported = (progress["observedMetrics"] or {}).get(OBSERVATION)
+    if reported is None:
         return None
+    observed = by_name(reported)
     found: dict[str, Any] = {
         "query_id": str(progress["id"]),
         "query_name": progress["name"],
@@ -187,8 +186,8 @@ def metrics_of(progress: "StreamingQueryProgress") -> QueryMetrics | None:
         "bucket_rows_in": tuple(observed["bucket_rows_in"]),
         "hottest_keys": hottest_keys(observed["hottest"], observed["watched_rows"]),
         "counts": {
-            name.removeprefix(COUNT): observed[name]
-            for name in _names(observed)
+            name.removeprefix(COUNT): count
+            for name, count in observed.items()
             if name.startswith(COUNT)
         },
         "memory_bytes": {name: observed[f"memory_{name}_bytes"] for name in _MEMORY},
@@ -197,11 +196,6 @@ def metrics_of(progress: "StreamingQueryProgress") -> QueryMetrics | None:
         if field.name not in found:
             found[field.name] = observed[field.name]
     return QueryMetrics(**found)
-
-
-def _names(observed: Any) -> list[str]:
-    """Names of what was observed, of a Row or of a dictionary."""
-    return list(observed.asDict() if hasattr(observed, "asDict") else observed)
 
 
 def _ratio(part: float, whole: float) -> float:

@@ -5,9 +5,8 @@ from typing import Any, Final
 
 from lsmstate.spark_integration.catalyst.state_operators import set_figures
 from lsmstate.spark_integration.metrics.query import QueryMetrics
+from lsmstate.spark_integration.metrics.reports import SIZES
 
-#: Among the observed metrics: for each bucket its number, and what its state takes.
-SIZES: Final = "bucket_sizes"
 #: Rows of a state whose backend does not count them.
 UNKNOWN: Final = -1
 #: Of a bucket: rows in files, and bytes on disk.

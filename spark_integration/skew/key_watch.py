@@ -138,7 +138,7 @@ class KeyWatch:
             return None
         known = self._table[found[0].hash]
         spread = "" if known is None else known.stream or BOTH
-        return packed(self._place, found[0].key, found[0].rows, spread)
+        return packed(found[0].key, found[0].rows, spread)
 
     def _count(self, batch: InputBatch) -> None:
         hashes = self._codecs[batch.input].encode(batch.keys).hashes

@@ -55,7 +55,8 @@ from lsmstate.spark_integration.checkpoint.task_run import (
     VERSION_PROPERTY,
 )
 from lsmstate.spark_integration.metrics.history import MetricsHistory, read_sizes
-from lsmstate.spark_integration.metrics.query import OBSERVATION, metrics_of
+from lsmstate.spark_integration.metrics.query import metrics_of
+from lsmstate.spark_integration.metrics.reports import OBSERVATION
 from lsmstate.spark_integration.metrics.state_figures import StateFigures
 from lsmstate.spark_integration.plan.stateful_plan import Wanted
 from lsmstate.spark_integration.plan.storage import kept, state_url

@@ -10,6 +10,8 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from lsmstate.spark_integration.metrics.reports import by_name
+
 #: The backend of these tests; ``LSMSTATE_TEST_BACKEND=memory`` for a quick look.
 BACKEND = os.environ.get("LSMSTATE_TEST_BACKEND", "lsm")
 
@@ -108,7 +110,7 @@ def metric(query: Any, name: str) -> list[int]:
     """One observed metric of every micro-batch."""
     found: Iterable[Any] = query.recentProgress
     seen = [p["observedMetrics"].get("lsmstate") for p in found]
-    return [row[name] for row in seen if row is not None]
+    return [by_name(row)[name] for row in seen if row is not None]
 
 
 def collected(joined: Any, home: Path) -> list[Any]:

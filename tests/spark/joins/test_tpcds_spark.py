@@ -10,6 +10,7 @@ from lsmstate.spark import State, multiway_join
 from lsmstate.spark_integration.demo.check import compare
 from lsmstate.spark_integration.demo.query import CONDITION, batch_sql, read_streams, written_files
 from lsmstate.spark_integration.demo.tpcds import StreamFiles, stream_files
+from lsmstate.spark_integration.metrics.reports import by_name
 from support.paths import ROOT
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def test_the_whole_result_equals_duckdb_s(
     assert types["sr_return_amt"] == "decimal(7,2)"
     assert types["c_last_review_date_sk"] == "int"
     assert types["c_current_addr_sk"] == "bigint"
-    observed = [progress.observedMetrics["lsmstate"] for progress in query.recentProgress]
+    observed = [by_name(p.observedMetrics["lsmstate"]) for p in query.recentProgress]
     assert max(row["peak_state_bytes"] for row in observed) <= 6 << 20
     assert sum(row["rows_out"] for row in observed) == found.output_rows
 
