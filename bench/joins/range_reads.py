@@ -16,6 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from lsmstate import Options, RangeBounds, RangeMatches, StreamSchema, open_store
+from lsmstate.join import asof_join
+from lsmstate.schema.arrow_sizes import row_sizes
 from lsmstate.store import MultimapStore
 
 try:
@@ -196,7 +198,8 @@ def asof(new_rows: int = 100_000, history: int = 1_000_000, keys: int = 10_000) 
             return sum(paired(new, piece)[0].num_rows for piece in found)
 
         cost, expected = measured(with_store)
-        reported("lsmstate, `last=True`", cost, expected, None)
+        reported("lsmstate, `last=True` in the store", cost, expected, None)
+    lookups_of_join(known, batches, expected)
     db = duckdb.connect()
     db.execute("SET threads = 1")
     db.register("known", pa.table(known))
@@ -220,6 +223,43 @@ def asof(new_rows: int = 100_000, history: int = 1_000_000, keys: int = 10_000) 
         return int(found.select(polars.col("val_right").is_not_null().sum()).item())
 
     reported("polars, `join_asof`, history sorted before", *measured(with_polars), expected)
+
+
+def lookups_of_join(
+    known: pa.RecordBatch, batches: list[pa.RecordBatch], expected: list[int]
+) -> None:
+    """The same by what an as-of join keeps in memory of the second stream; then whole batches, of
+    which the rows of the first stream are stored, wait, and are looked up by the watermark."""
+    streams = {"q": known.schema, "p": known.schema}
+    with asof_join(streams, "q.t >= p.t", by="k") as join:
+        for start in range(0, known.num_rows, BATCH):
+            join.process("p", known.slice(start, BATCH)).close()
+        kept = join.local_join._kept
+
+        def looked_up(number: int) -> int:
+            new = batches[number]
+            equal = new.select(["k"]).rename_columns(["k0"])
+            bounds = RangeBounds(equal, high=new.column("t"))
+            found = kept.nearest(new, row_sizes(new), bounds) or []
+            return sum(piece.num_rows for _, picked in found for piece in kept.made(picked))
+
+        for _ in range(3):
+            looked_up(0)  # so that rows are kept
+        reported("lsmstate, rows kept by the join", *measured(looked_up), expected)
+        taken = kept._memory.nbytes if kept._memory is not None else 0
+        print(f"kept: {taken / 2**20:.1f} MB in {len(kept.chunks)} chunks", flush=True)
+    with asof_join(streams, "q.t >= p.t", by="k") as join:
+        for start in range(0, known.num_rows, BATCH):
+            join.process("p", known.slice(start, BATCH)).close()
+
+        def whole(number: int) -> int:
+            new = batches[number]
+            step = 10**7 // len(batches)
+            times = pa.array(new.column("t").to_numpy() // len(batches) + number * step)
+            join.process("q", new.set_column(1, "t", times)).close()
+            return join.advance((number + 1) * step - 1).count()
+
+        reported("lsmstate, the whole join, new rows stored", *measured(whole), None)
 
 
 def main() -> None:

@@ -57,7 +57,7 @@ PARTS = {
     r"|restore) ",
     "kernels of joins": r"^((byte_|code_|pair_)?tiles|exact|near_points|edit_keys"
     r"|attribute_values|document_index|posting_lists|fp_tree|shape_index|json_reader"
-    r"|slab_pairs) ",
+    r"|slab_pairs|key_places) ",
     "copying and comparing (libc)": r"^libc.* \w*(mem(cpy|move|set|cmp)|strncmp)",
     "allocating (libc)": r"^libc.* \w*(alloc|free|consolidate|unlink_chunk|trim)",
     "Arrow": r"^(libarrow|lib )",

@@ -186,19 +186,20 @@ class AsofSpec:
         return [self.streams[name].field(column).type for name, column in self.times.items()]
 
     @cached_property
-    def _common(self) -> pa.DataType:
+    def tick_type(self) -> pa.DataType:
+        """The type of the times whose whole numbers are the ticks."""
         return common_key_type(self._kinds)
 
     def ticks(self, stream: str, rows: pa.RecordBatch) -> pa.Array:
         """The times of rows as int64, null where there is none."""
-        times = cast_key(rows.column(self.times[stream]), self._common)
+        times = cast_key(rows.column(self.times[stream]), self.tick_type)
         return times.view(pa.int64()) if self.has_stamps else times.cast(pa.int64())
 
     def ticks_of(self, watermark: int, *, is_length: bool = False) -> int:
         """Microseconds in ticks, rounded down and within 64 bits; of whole numbers themselves."""
         found = watermark
         if self.has_stamps:
-            per_second = int(1000 ** UNITS.index(self._common.unit))
+            per_second = int(1000 ** UNITS.index(self.tick_type.unit))
             found = watermark * per_second // 1_000_000
         least = 0 if is_length else -(1 << 63)
         return min(max(found, least), (1 << 63) - 1)

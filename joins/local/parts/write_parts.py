@@ -1,11 +1,13 @@
 """The writes of a large batch, for a store that goes through them twice."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Protocol
 
 import pyarrow as pa
 
+from lsmstate.errors import MemoryLimitError
 from lsmstate.joins.local.parts.bound_rows import parts_of
-from lsmstate.store import Mutation
+from lsmstate.store import MultimapStore, Mutation
 
 #: Gives further writes, anew at each call.
 Beside = Callable[[], Iterable[Sequence[Mutation]]]
@@ -25,6 +27,25 @@ class WriteParts:
 
     def __iter__(self) -> Iterator[Sequence[Mutation]]:
         return iter(self._make())
+
+
+class Keeps(Protocol):
+    """Who keeps rows in memory that can be read again."""
+
+    def give_back(self) -> bool:
+        """Let go of rows in memory; return whether there were any."""
+        ...
+
+
+def write_all(store: MultimapStore, writes: WriteParts, *keeping: Keeps) -> None:
+    """Write, and if there is no memory let go of what is kept there, and write again."""
+    try:
+        store.write_all(writes)
+    except MemoryLimitError:
+        had_room = [each.give_back() for each in keeping]
+        if not any(had_room):
+            raise
+        store.write_all(writes)
 
 
 def appends(

@@ -9,10 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lsmstate.errors import InvalidArgumentError, MemoryLimitError
+from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.conditions.columns import Column
 from lsmstate.joins.local.parts.bound_rows import parts_of
-from lsmstate.joins.local.parts.write_parts import WriteParts
 from lsmstate.joins.local.theta.kept_rows import KeptRows
 from lsmstate.joins.local.theta.lengths import length_classes
 from lsmstate.joins.local.theta.step_ranges import key_values
@@ -115,17 +114,6 @@ class StoredRows:
             yield lengths
         for part in parts:
             yield self.writes(stream, part)
-
-
-def write_all(store: MultimapStore, writes: WriteParts, *stored: StoredRows) -> None:
-    """Write, and if there is no memory let go of what is kept there, and write again."""
-    try:
-        store.write_all(writes)
-    except MemoryLimitError:
-        had_room = [each.give_back() for each in stored]
-        if not any(had_room):
-            raise
-        store.write_all(writes)
 
 
 def check_streams_of(store: MultimapStore, wanted: Sequence[StreamSchema]) -> None:

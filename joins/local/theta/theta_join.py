@@ -22,7 +22,7 @@ from lsmstate.joins.local.parts.full_history import KeepsAllRows
 from lsmstate.joins.local.parts.products import Product, RangeProduct
 from lsmstate.joins.local.parts.results import Results, check_finished
 from lsmstate.joins.local.parts.row_picks import Picked
-from lsmstate.joins.local.parts.write_parts import Beside, WriteParts, no_more
+from lsmstate.joins.local.parts.write_parts import Beside, WriteParts, no_more, write_all
 from lsmstate.joins.local.theta.finder import (
     CANDIDATES,
     Combinations,
@@ -33,7 +33,7 @@ from lsmstate.joins.local.theta.finder import (
 )
 from lsmstate.joins.local.theta.kept_rows import KeptRows
 from lsmstate.joins.local.theta.result_count import ResultCount
-from lsmstate.joins.local.theta.stored_rows import StoredRows, check_streams_of, write_all
+from lsmstate.joins.local.theta.stored_rows import StoredRows, check_streams_of
 from lsmstate.joins.protocols import Batch, Context, Role
 from lsmstate.joins.specs.theta import Step, ThetaSpec
 from lsmstate.schema.arrow_sizes import row_sizes, sizes_of

@@ -14,9 +14,8 @@ import pyarrow as pa
 from lsmstate.joins.local.parts.full_history import KeepsAllRows
 from lsmstate.joins.local.parts.results import Results, check_finished
 from lsmstate.joins.local.parts.spilled_rows import KEPT_BYTES, SpilledRows
-from lsmstate.joins.local.parts.write_parts import WriteParts
+from lsmstate.joins.local.parts.write_parts import WriteParts, write_all
 from lsmstate.joins.local.theta.finder import CANDIDATES
-from lsmstate.joins.local.theta.stored_rows import write_all
 from lsmstate.joins.local.theta.theta_join import ThetaJoin
 from lsmstate.joins.protocols import Batch, Context, Role, check_is_stored
 from lsmstate.joins.specs.theta_tree import ThetaNode, ThetaTree

@@ -99,8 +99,6 @@ class AsofChangeJoin(AsofLocalJoin):
         for part in parts_of(rows, self._piece_bytes):
             here = slice(first, first + part.num_rows)
             first += part.num_rows
-            sizes = row_sizes(part)
-            is_alone = np.ones(part.num_rows, np.bool_)
             high = places[here]
             low = spec.least_places(high)
             bounds = RangeBounds(
@@ -109,13 +107,7 @@ class AsofChangeJoin(AsofLocalJoin):
                 pa.array(high),
                 includes_high=not spec.is_strict,
             )
-            for found in self._store.probe_ranges(spec.right, bounds, self._piece_bytes, last=True):
-                is_alone[found.ranges] = False
-                both = sizes[found.ranges] + row_sizes(found.rows)[found.first]
-                picked = Picked([part, found.rows], [found.ranges, found.first], both)
-                yield from picked.made(self._gatherer, self._piece_bytes)
-            if spec.how == "left" and is_alone.any():
-                yield self._alone(part.filter(pa.array(is_alone)))
+            yield from self._beside_last(part, bounds)
 
     def _nearer(self, rows: pa.RecordBatch, keys: list[pa.Array], places: Numbers) -> _Nearer:
         """What new rows of the second stream change, before they are stored."""

@@ -18,8 +18,9 @@ from lsmstate.joins.local.parts.bound_rows import coalesced, parts_of
 from lsmstate.joins.local.parts.results import Results, check_finished
 from lsmstate.joins.local.parts.row_picks import Picked
 from lsmstate.joins.local.parts.time_checks import moment
-from lsmstate.joins.local.parts.write_parts import WriteParts, appends
+from lsmstate.joins.local.parts.write_parts import WriteParts, appends, write_all
 from lsmstate.joins.local.timed.event_time_join import LATE_ROWS, kept_watermark, watermark_write
+from lsmstate.joins.local.timed.kept_places import KeptPlaces
 from lsmstate.joins.protocols import Batch, Context, check_is_stored
 from lsmstate.joins.specs.asof import LEAST, MOST, PLACE, TICKS, AsofSpec, shifted
 from lsmstate.joins.specs.final import waiting_stream
@@ -54,6 +55,7 @@ class AsofLocalJoin:
         self._piece_bytes = context.piece_bytes
         self._waiting = waiting_stream(spec.left)
         self._gatherer = Gatherer(list(spec.streams.values()), spec.rows_schema)
+        self._kept = KeptPlaces(spec, store, context.piece_bytes)
         #: Microseconds since 1970, or as the numbers are; None before the first ``advance``.
         self.watermark_us = kept_watermark(store)
         #: With ``late="side"``: the late rows of the last batch.
@@ -160,14 +162,20 @@ class AsofLocalJoin:
         if is_open and rows.num_rows and self.watermark_us is not None:
             # First: a batch that is refused is not stored, and what goes is not needed anyway.
             self._replace(keys, self._spec.ticks_of(self.watermark_us))
-        self._append(self._spec.right, rows, [*keys, places])
+        try:
+            self._append(self._spec.right, rows, [*keys, places])
+        except BaseException:  # some of them may be stored
+            self._kept.forget()
+            raise
+        self._kept.written(rows, keys, places.to_numpy())
 
     def _append(self, stream: str, rows: pa.RecordBatch, keys: list[pa.Array]) -> None:
         if not rows.num_rows:
             return
         schema = self._store.streams[stream].key
         under = pa.RecordBatch.from_arrays(keys, schema=schema)
-        self._store.write_all(WriteParts(lambda: appends(stream, rows, under, self._piece_bytes)))
+        writes = WriteParts(lambda: appends(stream, rows, under, self._piece_bytes))
+        write_all(self._store, writes, self._kept)
 
     def _replace(self, keys: list[pa.Array], now: int) -> None:
         """Forget rows that no row after the watermark can need: all but the last one up to it."""
@@ -237,17 +245,28 @@ class AsofLocalJoin:
         """Rows that have waited, each with its nearest row."""
         spec = self._spec
         own = waiting.select(range(len(spec.streams[spec.left])))
-        sizes = row_sizes(own)
-        is_alone = np.ones(own.num_rows, np.bool_)
         if spec.looks_both_ways:
             bounds = self._nearest(waiting, ticks)
         else:
             bounds = self._bounds(waiting, ticks, watermark_us)
-        for found in self._store.probe_ranges(spec.right, bounds, self._piece_bytes, last=True):
-            is_alone[found.ranges] = False
-            both = sizes[found.ranges] + row_sizes(found.rows)[found.first]
-            picked = Picked([own, found.rows], [found.ranges, found.first], both)
-            yield from picked.made(self._gatherer, self._piece_bytes)
+        yield from self._beside_last(own, bounds)
+
+    def _beside_last(self, own: pa.RecordBatch, bounds: RangeBounds) -> Iterator[pa.RecordBatch]:
+        """Rows of the first stream, each with the last row in its range."""
+        spec = self._spec
+        sizes = row_sizes(own)
+        is_alone = np.ones(own.num_rows, np.bool_)
+        kept = None if spec.looks_both_ways else self._kept.nearest(own, sizes, bounds)
+        if kept is not None:
+            for lefts, picked in kept:
+                is_alone[lefts] = False
+                yield from self._kept.made(picked)
+        else:
+            for found in self._store.probe_ranges(spec.right, bounds, self._piece_bytes, last=True):
+                is_alone[found.ranges] = False
+                both = sizes[found.ranges] + row_sizes(found.rows)[found.first]
+                picked = Picked([own, found.rows], [found.ranges, found.first], both)
+                yield from picked.made(self._gatherer, self._piece_bytes)
         if spec.how == "left" and is_alone.any():
             yield self._alone(own.filter(pa.array(is_alone)))
 

@@ -1,5 +1,6 @@
 """As-of joins: DuckDB's rows, and a brute force for ties, late rows, nulls and restarts."""
 
+import math
 import random
 from collections import Counter
 from datetime import UTC, datetime, timedelta
@@ -140,6 +141,13 @@ step = st.one_of(
 )
 
 
+def keeping(join, is_kept):
+    """The join; with ``is_kept`` it keeps rows in memory from the first lookup on."""
+    if is_kept:
+        join.local_join._kept._lookups = math.inf
+    return join
+
+
 @given(
     st.lists(step, max_size=14),
     st.sampled_from(sorted(SIGNS)),
@@ -149,10 +157,11 @@ step = st.one_of(
     st.booleans(),
     st.booleans(),
     st.sampled_from(BACKENDS),
+    st.booleans(),
 )
 @settings(deadline=None, max_examples=examples(200))
 def test_any_history_gives_the_rows_of_all_pairs(
-    tmp_path_factory, steps, sign, how, tolerance, window, has_stamps, has_keys, backend
+    tmp_path_factory, steps, sign, how, tolerance, window, has_stamps, has_keys, backend, is_kept
 ):
     if sign in ("<", "<=") and tolerance is None and window is None:
         how = "inner"
@@ -177,14 +186,14 @@ def test_any_history_gives_the_rows_of_all_pairs(
     def moment(at):
         return EPOCH + timedelta(seconds=at) if has_stamps else at
 
-    join, late = opened(), 0
+    join, late = keeping(opened(), is_kept), 0
     for kind, value in [*steps, ("advance", 40)]:
         if kind == "restart":
             if path is not None:
                 late += join.counts["late_rows"]
                 join.commit()
                 join.close()
-                join = opened()
+                join = keeping(opened(), is_kept)
         elif kind == "advance":
             assert sorted(pairs(join.advance(moment(value))), key=str) == sorted(
                 oracle.advance(value), key=str
@@ -207,10 +216,11 @@ def test_any_history_gives_the_rows_of_all_pairs(
     st.booleans(),
     st.booleans(),
     st.sampled_from(BACKENDS),
+    st.booleans(),
 )
 @settings(deadline=None, max_examples=examples(100))
 def test_results_that_are_taken_back_come_to_those_of_all_pairs(
-    tmp_path_factory, steps, sign, how, tolerance, window, has_stamps, has_keys, backend
+    tmp_path_factory, steps, sign, how, tolerance, window, has_stamps, has_keys, backend, is_kept
 ):
     streams = STAMPS if has_stamps else NUMBERS
     path = None if backend == "memory" else str(tmp_path_factory.mktemp("asof"))
@@ -237,7 +247,7 @@ def test_results_that_are_taken_back_come_to_those_of_all_pairs(
                 late += join.counts["late_rows"]
                 join.commit()
                 join.close()
-                join = opened()
+                join = keeping(opened(), is_kept)
         elif kind == "advance":
             oracle.now = max(oracle.now, value)
             moment = EPOCH + timedelta(seconds=value) if has_stamps else value
