@@ -246,8 +246,8 @@ def lookups_of_join(
         for _ in range(3):
             looked_up(0)  # so that rows are kept
         reported("lsmstate, rows kept by the join", *measured(looked_up), expected)
-        taken = kept._memory.nbytes if kept._memory is not None else 0
-        print(f"kept: {taken / 2**20:.1f} MB in {len(kept.chunks)} chunks", flush=True)
+        taken, chunks = kept.kept.nbytes / 2**20, len(kept.kept.chunks)
+        print(f"kept: {taken:.1f} MB in {chunks} chunks", flush=True)
     with asof_join(streams, "q.t >= p.t", by="k") as join:
         for start in range(0, known.num_rows, BATCH):
             join.process("p", known.slice(start, BATCH)).close()

@@ -5,7 +5,7 @@ in one walk, too.
 """
 
 cimport cython
-from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.stdint cimport INT64_MIN, int64_t, uint8_t, uint32_t
 from libc.string cimport memcpy
 
 from lsmstate.cython_ext.base.coding cimport STREAM_BYTES, compare
@@ -27,7 +27,21 @@ cdef extern from *:
         }
         return low - places + (n == 1 && *low <= limit);
     }
+
+    /* The same, if it is known that some are not: it gallops from there. */
+    static int64_t places_upto_from(const int64_t* places, int64_t n, int64_t known, int64_t limit)
+    {
+        int64_t step = 1;
+        while (known + step <= n && places[known + step - 1] <= limit) {
+            known += step;
+            step *= 2;
+        }
+        step = step < n - known ? step : n - known;
+        return known + places_upto(places + known, step, limit);
+    }
     """
+    int64_t places_upto_from(
+        const int64_t* places, int64_t n, int64_t known, int64_t limit) nogil
     int64_t places_upto(const int64_t* places, int64_t n, int64_t limit) nogil
 
 
@@ -108,6 +122,29 @@ cdef class KeyPlaces:
             )
             if found >= start and (rows[i] < 0 or self.places[found] >= best[i]):
                 best[i], rows[i], sources[i] = self.places[found], found, source
+
+    def between(self, const int64_t[::1] least not None, const int64_t[::1] most not None):
+        """Return where the places from ``least`` to ``most`` begin and end among all: two int64 arrays.
+
+        All rows have to lie under one key. Cost: two binary searches an item. Where ``least`` ascends,
+        one walk.
+        """
+        cdef int64_t[::1] first, stop
+        cdef Py_ssize_t i, n = least.shape[0], count = self.places.shape[0]
+        cdef int64_t known
+        if self.keys is not None or most.shape[0] != n:
+            raise ValueError(f"rows under several keys, or not {n} greatest places")
+        first_found, stop_found = np.zeros(n, np.int64), np.zeros(n, np.int64)
+        first, stop = first_found, stop_found
+        if count:
+            with nogil:
+                for i in range(n):
+                    known = first[i - 1] if i and least[i] >= least[i - 1] else 0
+                    if least[i] > INT64_MIN:
+                        known = places_upto_from(&self.places[0], count, known, least[i] - 1)
+                    first[i] = known
+                    stop[i] = places_upto_from(&self.places[0], count, known, most[i])
+        return first_found, stop_found
 
     cdef Py_ssize_t _seek(self, KeyBatch asked, Py_ssize_t i, Py_ssize_t start) noexcept nogil:
         """The first key from one on that is not less than an asked one."""

@@ -15,6 +15,7 @@ from lsmstate.joins.local.parts.bound_rows import BoundRows
 from lsmstate.joins.local.parts.products import RangeProduct
 from lsmstate.joins.local.parts.row_picks import Numbers
 from lsmstate.joins.local.theta.dense_ranges import DenseRanges, Matches
+from lsmstate.joins.local.theta.exact_steps import are_small, exact_step
 from lsmstate.joins.local.theta.kept_rows import KeptRows
 from lsmstate.joins.local.theta.slabs import SecondRange
 from lsmstate.joins.local.theta.step_ranges import StepRanges, most_ranges
@@ -60,6 +61,7 @@ class Finder:
         self._piece_bytes = piece_bytes
         self._kept = kept
         self._most_ranges = most_ranges(store)
+        self._exact_steps: dict[Step, Step | None] = {}
         #: Combinations that indexes have picked so far.
         self.candidates = 0
 
@@ -177,9 +179,20 @@ class Finder:
             yield from self._scanned(found, step)
             return
         count = size_of(found)
+        answered: frozenset[Expression] = frozenset()
+        exact = self._exact(step)
+        if exact is not None and are_small(exact, values_of(found)):
+            answered = frozenset(check.predicate for check in step.checks)
+            step = exact
         second: SecondRange | None = None
         if step.second is not None and not is_first:
             second = SecondRange(step.second, values_of(found), count)
+        if self._kept is not None and not is_first:
+            found_rows = self._kept.ranges.matches(step, values_of(found), count)
+            if found_rows is not None:
+                for rows, at, first, stop in found_rows:
+                    yield Piece(rows, stretches(at, first, stop), answered)
+                return
         may_be_dense = not is_first and self._reads_dense(step)
         ranges = self._ranges(step, may_be_dense=may_be_dense, may_repeat=may_repeat)
         is_first_range = True
@@ -193,7 +206,7 @@ class Finder:
             is_first_range = False
             for rows, at, first, stop in self._matches(step.index, bounds, is_first=is_first):
                 if second is None:
-                    yield Piece(rows, stretches(owners[at], first, stop))
+                    yield Piece(rows, stretches(owners[at], first, stop), answered)
                     continue
                 assert step.second is not None
                 if self._kept is not None and isinstance(bounds, DenseRanges):
@@ -213,6 +226,12 @@ class Finder:
         asked = second.beside(step.low, values_of(found), size_of(found))
         answered = step.second.answered
         return (Piece(each.rows, asked.pairs(each.slabs), answered) for each in chunks)
+
+    def _exact(self, step: Step) -> Step | None:
+        """The step by exact bounds, if it has some."""
+        if step not in self._exact_steps:
+            self._exact_steps[step] = exact_step(step, self._spec.streams)
+        return self._exact_steps[step]
 
     def _ranges(
         self, step: Step, *, may_be_dense: bool = False, may_repeat: bool = True

@@ -21,6 +21,7 @@ from lsmstate.cython_ext.rows.gather import Gatherer
 from lsmstate.joins.conditions.key_parts import KeyPart, own_column
 from lsmstate.joins.local.parts.row_picks import Numbers
 from lsmstate.joins.local.theta import slabs
+from lsmstate.joins.local.theta.kept_ranges import KeptRanges
 from lsmstate.joins.local.theta.limits import plain
 from lsmstate.joins.local.theta.slabs import in_slabs, valid_places
 from lsmstate.joins.specs.theta import Step, ThetaIndex, has_lengths
@@ -77,6 +78,8 @@ class KeptRows:
         self._piece_bytes = piece_bytes
         self._kept: dict[_By, _Kept] = {}
         self._read: dict[_By, float] = {}
+        #: The rows that one range is asked of.
+        self.ranges = KeptRanges(store, piece_bytes)
 
     def chunks(self, step: Step) -> Sequence[Chunk] | None:
         """All rows of a step's index; None if they are not kept.
@@ -104,6 +107,7 @@ class KeptRows:
 
     def written(self, stream: str, parts: Iterable[pa.RecordBatch]) -> None:
         """Add rows that were stored."""
+        self.ranges.written(stream, parts)
         for by in [each for each in self._kept if each.index.stream == stream]:
             kept = self._kept[by]
             for part in parts:
@@ -113,7 +117,7 @@ class KeptRows:
 
     def give_back(self) -> bool:
         """Let everything go; return whether there was anything."""
-        was_there = bool(self._kept)
+        was_there = self.ranges.give_back() or bool(self._kept)
         for by in list(self._kept):
             self._drop(by)
         return was_there

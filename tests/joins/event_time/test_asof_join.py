@@ -144,7 +144,7 @@ step = st.one_of(
 def keeping(join, is_kept):
     """The join; with ``is_kept`` it keeps rows in memory from the first lookup on."""
     if is_kept:
-        join.local_join._kept._lookups = math.inf
+        join.local_join._kept.kept._lookups = math.inf
     return join
 
 

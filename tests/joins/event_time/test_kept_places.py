@@ -15,7 +15,7 @@ from lsmstate.cython_ext.keys.key_codec import KeyCodec
 from lsmstate.cython_ext.keys.key_places import KeyPlaces
 from lsmstate.errors import MemoryLimitError
 from lsmstate.join import State, asof_join
-from lsmstate.joins.local.timed import kept_places
+from lsmstate.joins.local.parts import placed_rows
 from lsmstate.process.memory_budget import process_memory
 from support.examples import examples
 
@@ -101,14 +101,14 @@ def run(memory, batches):
     rng = random.Random(3)
     found, was_kept = [], []
     with asof_join({"q": Q, "p": P}, "q.t >= p.t", by="k", state=State(memory=memory)) as join:
-        kept = join.local_join._kept
+        kept = join.local_join._kept.kept
         for n in range(batches):
             join.process("p", made(P, 900, 500 * n, rng)).close()
             join.process("q", made(Q, 400, 500 * n, rng)).close()
             found.append(sorted(map(str, join.advance(500 * n + 499).rows())))
             was_kept.append(bool(kept.chunks))
             if kept.chunks:
-                assert kept._memory.nbytes == sum(chunk.nbytes for chunk in kept.chunks)
+                assert kept.nbytes == sum(chunk.nbytes for chunk in kept.chunks)
                 sizes = [len(chunk.places) for chunk in kept.chunks]
                 assert all(a >= 2 * b for a, b in pairwise(sizes))
     return found, was_kept
@@ -116,10 +116,10 @@ def run(memory, batches):
 
 def test_rows_are_kept_after_many_lookups_and_let_go_with_the_join():
     before = kept_bytes()
-    with patch.object(kept_places, "LOOKUPS", float("inf")):
-        expected, was_kept = run("16m", 12)
+    expected, was_kept = run("16m", 9)
     assert not any(was_kept)
-    found, was_kept = run("16m", 12)
+    with patch.object(placed_rows, "LEAST", 1 << 11):
+        found, was_kept = run("16m", 9)
     assert found == expected
     assert was_kept[-1]
     assert kept_bytes() == before
@@ -128,7 +128,7 @@ def test_rows_are_kept_after_many_lookups_and_let_go_with_the_join():
 def test_rows_beyond_a_quarter_of_the_cap_are_not_kept():
     rng = random.Random(5)
     with asof_join({"q": Q, "p": P}, "q.t >= p.t", by="k", state=State(memory="8m")) as join:
-        kept = join.local_join._kept
+        kept = join.local_join._kept.kept
         kept._lookups = np.inf
         rows = made(P, 9_000, 0, rng)
         for n in range(3):
@@ -147,7 +147,7 @@ def test_rows_beyond_a_quarter_of_the_cap_are_not_kept():
 
 def test_rows_are_let_go_where_a_write_has_no_room():
     with asof_join({"q": Q, "p": P}, "q.t >= p.t", by="k", state=State(memory="8m")) as join:
-        rng, kept, store = random.Random(7), join.local_join._kept, join.store
+        rng, kept, store = random.Random(7), join.local_join._kept.kept, join.store
         kept._lookups = np.inf
         for n in range(3):
             join.process("p", made(P, 50, 1000 * n, rng)).close()

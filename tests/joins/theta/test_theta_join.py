@@ -5,6 +5,7 @@ from collections import Counter
 from tempfile import TemporaryDirectory
 from unittest.mock import patch
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.join import MultiwayJoin
+from lsmstate.joins.local.parts import placed_rows
 from lsmstate.joins.local.theta import dense_ranges, kept_rows, slabs, step_ranges
 from lsmstate.joins.options import State, Time
 from lsmstate.joins.specs.theta import ThetaSpec
@@ -71,6 +73,8 @@ def test_any_condition_any_cut_and_any_restart(seed: int) -> None:
         patch.object(slabs, "WORTH", worth),
         patch.object(slabs, "ROWS", slab),
         patch.object(kept_rows, "READ_PART", rng.choice([0, 1e9])),
+        patch.object(placed_rows, "LOOKUPS", rng.choice([0, 0, 1e9])),
+        patch.object(placed_rows, "LEAST", 0),
         patch.object(kept_rows, "CHUNK", rng.choice([1, 5, kept_rows.CHUNK])),
         patch.object(step_ranges, "LEAST_RANGES", step_ranges.LEAST_RANGES if worth else slab),
         patch.object(step_ranges, "CAP_BYTES", step_ranges.CAP_BYTES if worth else 1 << 60),
@@ -146,6 +150,22 @@ def test_a_candidate_that_overflows_fails_and_other_rows_do_not() -> None:
             join.process("b", {"n": [5]}).count()
 
 
+@pytest.mark.parametrize("on", ["b.n BETWEEN a.n - 1 AND a.n + 1", "abs(a.n - b.n) <= 1"])
+def test_sums_fail_on_great_numbers_alone(on: str) -> None:
+    near = 1 << 60
+    with MultiwayJoin({"a": INTS, "b": INTS}, on=on) as join:
+        join.process("a", {"n": [0, near, near + 1, -near]}).close()
+        assert join.process("b", {"n": [1]}).count() == 1
+        assert join.process("b", {"n": [near + 1, -near - 1, 3]}).count() == 3
+        join.process("a", {"n": [(1 << 63) - 1]}).close()
+        found = join.process("b", {"n": [(1 << 63) - 2]})
+        if "BETWEEN" in on:
+            with pytest.raises(InvalidArgumentError, match="fails on a row"):
+                found.count()
+        else:
+            assert found.count() == 1
+
+
 def test_an_equality_with_a_range_beside_it_reads_what_matches() -> None:
     a = pa.schema([("k", pa.int64()), ("low", pa.int64()), ("high", pa.int64())])
     b = pa.schema([("k", pa.int64()), ("t", pa.int64())])
@@ -165,6 +185,34 @@ def test_one_long_interval_does_not_slow_down_points() -> None:
         join.process("b", {"low": low, "high": [n + 0.5 for n in low[:-1]] + [1e9]}).close()
         assert join.process("a", {"x": [1500.25]}).count() == 1
         assert join.counts["candidates"] < 10
+
+
+def test_rows_that_one_range_is_asked_of_often_are_kept_in_memory() -> None:
+    schema = pa.schema([("id", pa.int64()), ("k", pa.float64()), ("name", pa.string())])
+    rng = np.random.default_rng(5)
+
+    def made(first: int, count: int) -> pa.RecordBatch:
+        k = np.round(rng.normal(0, 50, count), 1)
+        k[rng.random(count) < 0.05] = np.nan
+        columns = [np.arange(first, first + count), pa.array(k, mask=rng.random(count) < 0.05)]
+        return pa.record_batch([*columns, [f"{n}" for n in range(count)]], schema=schema)
+
+    tables: dict[str, list[pa.RecordBatch]] = {"a": [], "b": []}
+    found: Counter[tuple[int, ...]] = Counter()
+    with MultiwayJoin({"a": schema, "b": schema}, "b.k BETWEEN a.k - 0.2 AND a.k + 0.2") as join:
+        ranges = join._join._stored._kept.ranges  # type: ignore[attr-defined]
+        for n in range(8):
+            for name, count in (("a", 300), ("b", 3000)):
+                tables[name].append(made(count * n, count))
+                found += found_ids(join, join.process(name, tables[name][-1]), ["a", "b"])
+        kept = {index.stream for index, rows in ranges._kept.items() if rows.is_kept}
+        assert kept == {"a"}  # few rows of it look into the other one
+    with duckdb.connect() as db:
+        for name in tables:
+            db.register(name, pa.Table.from_batches(tables[name]))
+        rows = db.sql("SELECT a.id, b.id FROM a, b WHERE b.k BETWEEN a.k - 0.2 AND a.k + 0.2")
+        assert found == Counter(rows.fetchall())
+    assert len(found) > 1000
 
 
 def test_options_of_joins_by_keys_are_refused() -> None:
