@@ -9,6 +9,7 @@ an end of a range.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -109,11 +110,14 @@ class KeptRows:
         """Add rows that were stored."""
         self.ranges.written(stream, parts)
         for by in [each for each in self._kept if each.index.stream == stream]:
-            kept = self._kept[by]
-            for part in parts:
-                if not self._add(kept, by, part):
+            kept, is_whole = self._kept[by], False
+            try:
+                # The store has the rows in any case.
+                with suppress(MemoryError):
+                    is_whole = all(self._add(kept, by, part) for part in parts)
+            finally:
+                if not is_whole:
                     self._drop(by)
-                    break
 
     def give_back(self) -> bool:
         """Let everything go; return whether there was anything."""

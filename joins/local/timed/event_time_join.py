@@ -73,8 +73,9 @@ class EventTimeJoin:
         #: With ``late="side"``: the late rows of the last batch.
         self.late_rows: pa.RecordBatch | None = None
         self._late_count = 0
-        if self.watermark_us is not None:
-            self._forget(self.watermark_us)  # perhaps it was broken off
+        #: The watermark by which everything was forgotten; another one was broken off.
+        self._forgotten_us: int | None = None
+        self._forget()
 
     @property
     def malformed_rows(self) -> pa.RecordBatch | None:
@@ -96,6 +97,7 @@ class EventTimeJoin:
         """
         stream, rows = batch.stream, batch.rows
         self._spec.check_stream(stream)
+        self._forget()
         is_late = self._late(stream, rows)
         can_match = self._can_match(stream, rows)
         is_wanted = can_match if self._event_time.late == "join" else can_match & ~is_late
@@ -114,20 +116,25 @@ class EventTimeJoin:
         if self.watermark_us is None or watermark_us > self.watermark_us:
             # First: broken off in between, no row passes for one in time whose partners are gone.
             self._store.write([watermark_write(watermark_us)])
-            self._forget(watermark_us)
+            self.watermark_us = watermark_us
+        self._forget()
         return Results(())
 
     def finish(self) -> None:
         """End the micro-batch of the local join inside, before a commit."""
         self._joined.finish()
 
-    def _forget(self, watermark_us: int) -> None:
-        self.watermark_us = watermark_us
+    def _forget(self) -> None:
+        """Forget what is due by the watermark, unless that is done."""
+        watermark_us = self.watermark_us
+        if watermark_us is None or watermark_us == self._forgotten_us:
+            return
         self._joined.advance(watermark_us)
         for name, schema in self._store.streams.items():
             if schema.expiry is not None:
                 owner = self._spec.owners[name]
                 self._store.advance(name, self._lateness[owner].watermark(watermark_us))
+        self._forgotten_us = watermark_us
 
     def _late(self, stream: str, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
         lateness = self._lateness.get(stream)

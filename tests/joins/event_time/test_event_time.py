@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from lsmstate.errors import InvalidArgumentError
+from lsmstate.errors import InvalidArgumentError, MemoryLimitError
 from lsmstate.expiry.store import ExpiringStore
 from lsmstate.join import MultiwayJoin, State, Time
 from support.examples import examples
@@ -323,6 +323,28 @@ def test_a_watermark_that_was_broken_off_half_way_forgets_nothing_in_silence(tmp
         assert feed(join, "b", row(1, 1, 2)) == []
         assert join.late_count == 1
         assert feed(join, "a", row(1, 3, 2)) == [], "b was not forgotten"
+
+
+@pytest.mark.parametrize("is_repeated", [False, True])
+def test_what_a_refused_watermark_left_is_forgotten_by_the_next_call(monkeypatch, is_repeated):
+    refused = []
+
+    def refuses_once(store, stream, watermark):
+        if not refused:
+            refused.append(stream)
+            raise MemoryLimitError("injected")
+        advance(store, stream, watermark)
+
+    advance = ExpiringStore.advance
+    times = {"event_time": {"a": "at", "b": "at"}, "retention": dict.fromkeys("ab", "2 hours")}
+    with MultiwayJoin({"a": SCHEMA, "b": SCHEMA}, "a.k = b.k", **grouped(**times)) as join:
+        assert feed(join, "a", row(1, 0, 1)) == []
+        monkeypatch.setattr(ExpiringStore, "advance", refuses_once)
+        with pytest.raises(MemoryLimitError):
+            join.advance(EPOCH + 9 * HOUR)
+        if is_repeated:
+            join.advance(EPOCH + 9 * HOUR)
+        assert feed(join, "b", row(1, 10, 2)) == [], "the row of a was not forgotten"
 
 
 def test_state_stays_bounded_over_a_long_stream():

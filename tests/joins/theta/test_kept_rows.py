@@ -112,3 +112,23 @@ def test_a_write_without_memory_lets_kept_rows_go() -> None:
         assert not kept._kept
         new = made(20, 300, A)
         assert join.process("a", new).count() == brute_force(new, stored)
+
+
+def test_rows_that_could_not_be_kept_are_read_from_the_store() -> None:
+    def fails(*_: object) -> bool:
+        raise MemoryError("no memory")
+
+    with MultiwayJoin({"a": A, "b": B}, ON, state=State(memory="16m")) as join:
+        stored = [made(700, 1, B)]
+        join.process("b", stored[0]).close()
+        kept = join._join._stored._kept  # type: ignore[attr-defined]
+        for at in range(8):
+            join.process("a", made(30, 100 + at, A)).close()
+            assert join.process("a", made(30, 200 + at, A)).count()
+        assert kept._kept
+        stored.append(made(300, 2, B))
+        with patch.object(kept, "_add", fails):
+            join.process("b", stored[1]).close()
+        assert not kept._kept
+        new = made(30, 300, A)
+        assert join.process("a", new).count() == brute_force(new, stored)
