@@ -30,6 +30,7 @@ def similarity_join(
     by: Sequence[str] | Mapping[str, Sequence[str]] | str = (),
     how: How = "inner",
     distance: str | None = "distance",
+    columns: Sequence[str] | None = None,
     algorithm: Algorithm = "auto",
     dimension: int | None = None,
     malformed: Malformed = "refuse",
@@ -50,6 +51,7 @@ def similarity_join(
         by: Columns that are equal in a pair, such as a tenant.
         how: "inner" gives pairs. "anti", of one stream, gives the rows without an earlier partner.
         distance: Name of the column of distances; None: there is none.
+        columns: Columns of the results by name; None: all. They keep their order.
         algorithm: How candidates are found.
         dimension: Components of every vector. Default: as many as the first one has.
         malformed: What becomes of a row whose list holds a null, or has another length. "refuse"
@@ -90,7 +92,7 @@ def similarity_join(
     )
     spec = with_time(spec, time.event_time or {}, time.within, time.window, time.late, _NO_TIME)
     return SpecJoin(
-        spec,
+        spec.showing(columns),
         piece_bytes=piece_bytes,
         state=state,
     )

@@ -66,10 +66,11 @@ def main() -> None:
             "a.v ~ b.v",
             metric="l2",
             threshold=THRESHOLD,
+            columns=["a_id", "b_id", "distance"],
             skew=Skew(routing=asked.routing),
             time=Time(window="60 seconds"),
             state=State(memory="256m", buckets=2),
-        ).select("a_id", "b_id", "distance")
+        )
         start = time.perf_counter()
         query = (
             joined.writeStream.format("noop")

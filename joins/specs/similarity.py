@@ -136,6 +136,8 @@ class SimilaritySpec:
     """The event times of a pair lie in one window."""
     compared_as: pa.Schema | None = None
     """The types in which keys are compared, if the caller casts them."""
+    shown: tuple[int, ...] | None = None
+    """Places of the columns that results have, among ``whole_schema``; None: all."""
 
     @classmethod
     def of(
@@ -282,11 +284,61 @@ class SimilaritySpec:
         return first, others[0] if others else first
 
     @cached_property
-    def output_schema(self) -> pa.Schema:
+    def whole_schema(self) -> pa.Schema:
         """The columns of both rows, and the distance; of ``how="anti"`` those of one row."""
         if self.is_anti or self.distance is None:
             return self._pair_schema
         return self._pair_schema.append(pa.field(self.distance, pa.float64()))
+
+    @cached_property
+    def output_schema(self) -> pa.Schema:
+        """Those that are shown."""
+        if self.shown is None:
+            return self.whole_schema
+        return pa.schema([self.whole_schema.field(at) for at in self.shown])
+
+    @cached_property
+    def shown_columns(self) -> tuple[tuple[str, ...], ...]:
+        """Of each row of a pair, the columns that are shown."""
+        rows = self._both[:1] if self.is_anti else self._both
+        starts = [0, len(rows[0])]
+        return tuple(
+            tuple(
+                name
+                for at, name in enumerate(row.names, start)
+                if self.shown is None or at in self.shown
+            )
+            for row, start in zip(rows, starts, strict=False)
+        )
+
+    @property
+    def shows_distance(self) -> bool:
+        """Whether results have the distance."""
+        has_one = self.distance is not None and not self.is_anti
+        return has_one and (self.shown is None or len(self._pair_schema) in self.shown)
+
+    def showing(
+        self, columns: Sequence[str] | str | None, known: Sequence[str] | None = None
+    ) -> "SimilaritySpec":
+        """The same join, whose results have some columns only, in the order that they have there.
+
+        Args:
+            columns: Their names; None: all.
+            known: The names of all columns. Default: those of ``whole_schema``.
+
+        Raises:
+            InvalidArgumentError: There is no such column, or no name.
+        """
+        if columns is None:
+            return self
+        known = self.whole_schema.names if known is None else known
+        names = column_names("columns", columns)
+        if not names:
+            raise InvalidArgumentError(
+                f"columns={columns!r}: name at least one column of the result, or give None for all"
+            )
+        places = {known.index(resolved("column", name, known)) for name in names}
+        return replace(self, shown=tuple(sorted(places)))
 
     def bounds_of(self, stream: str) -> tuple[Bound, ...]:
         """Intervals without whose times a row is in no result."""

@@ -58,6 +58,7 @@ def similarity_join(
     by: Sequence[str] | Mapping[str, Sequence[str]] | str = (),
     how: How = "inner",
     distance: str | None = "distance",
+    columns: Sequence[str] | None = None,
     algorithm: Algorithm = "auto",
     dimension: int | None = None,
     malformed: Malformed = "refuse",
@@ -84,6 +85,8 @@ def similarity_join(
         how: "inner" gives pairs. "anti", of one stream, gives the rows without an earlier partner;
             without ``by`` all rows then lie in one bucket.
         distance: Name of the column of distances; None: there is none.
+        columns: Columns of the result by name; None: all. They keep their order. Others never
+            leave the workers, where ``select`` would leave them out behind the join.
         algorithm: How candidates are found.
         dimension: Components of every vector. Default: as many as the first one has.
         malformed: What becomes of a row whose list holds a null, or has another length. "refuse"
@@ -158,7 +161,10 @@ def similarity_join(
     routing, words = _routing(spec, skew.routing, skew.rows, buckets, options)
     if isinstance(routing, BicliqueRouting):
         options = replace(options, buckets=max(buckets, len(streams)))
-    output = T.StructType(_fields(spec, streams, names))
+    fields = _fields(spec, streams, names)
+    spec = spec.showing(columns, [field.name for field in fields])
+    shown = range(len(fields)) if spec.shown is None else spec.shown
+    output = T.StructType([fields[at] for at in shown])
     kind = "worksets" if isinstance(routing, WorksetRouting) else None
     joined = spec_operator(
         spec,
@@ -171,7 +177,7 @@ def similarity_join(
         settings={"routing": kind},
         malformed=malformed,
     )
-    return _with_vectors(joined, output, spec, given)
+    return _with_vectors(joined, output, spec, given, shown)
 
 
 def _routing(
@@ -297,12 +303,17 @@ def _with_vectors(
     output: T.StructType,
     spec: SimilaritySpec,
     streams: Mapping[str, DataFrame],
+    shown: Sequence[int],
 ) -> DataFrame:
     """The results, with vectors of Spark ML where the streams have them."""
     first, *others = streams
     sides = (first,) if spec.is_anti else (first, others[0] if others else first)
     kinds = [field.dataType for name in sides for field in streams[name].schema]
-    found = [field.name for field, kind in zip(output, kinds, strict=False) if _is_ml_vector(kind)]
+    found = [
+        field.name
+        for field, at in zip(output, shown, strict=True)
+        if at < len(kinds) and _is_ml_vector(kinds[at])
+    ]
     if not found:
         return joined
     from pyspark.ml.functions import array_to_vector

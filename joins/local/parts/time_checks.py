@@ -14,6 +14,15 @@ from lsmstate.joins.conditions.intervals import UNITS, Bound
 from lsmstate.joins.specs.event_time import Joined
 from lsmstate.joins.specs.one_key import output_names
 
+Numbers = npt.NDArray[np.int64]
+
+
+def microseconds(column: pa.Array) -> Numbers:
+    """Time stamps as numbers, finer ones rounded down."""
+    values = column.view(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+    step = 1000 ** (2 - UNITS.index(column.type.unit))
+    return np.asarray(values * int(step) if step >= 1 else values // round(1 / step))
+
 
 class LateRows:
     """Judges the rows of one stream."""

@@ -9,6 +9,7 @@
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -17,11 +18,11 @@ import pyarrow as pa
 
 from lsmstate.cython_ext.rows.gather import Gatherer
 from lsmstate.cython_ext.rows.row_codec import RowCodec
-from lsmstate.joins.conditions.intervals import UNITS
 from lsmstate.joins.local.parts.full_history import KeepsAllRows
 from lsmstate.joins.local.parts.pair_order import content_hashes, is_greater
 from lsmstate.joins.local.parts.results import Results, check_finished
 from lsmstate.joins.local.parts.row_picks import Picked
+from lsmstate.joins.local.parts.time_checks import microseconds
 from lsmstate.joins.local.similarity.coded import Coded
 from lsmstate.joins.local.similarity.function_metric import FunctionSpace
 from lsmstate.joins.local.similarity.homes import Blocks, Grid, Index, can_use_grid, placed
@@ -51,7 +52,7 @@ from lsmstate.joins.specs.similarity import (
     has_keys,
 )
 from lsmstate.joins.specs.window import TimeWindow
-from lsmstate.schema.arrow_sizes import pieces_of, row_sizes
+from lsmstate.schema.arrow_sizes import pieces_of, row_sizes, sizes_of
 from lsmstate.schema.batches import as_batch
 from lsmstate.store import MultimapStore, Mutation
 
@@ -102,9 +103,12 @@ class SimilarityJoin(KeepsAllRows):
         self.malformed_rows: pa.RecordBatch | None = None
         self._codecs = {name: RowCodec(schema) for name, schema in spec.streams.items()}
         first, last = self._names[0], self._names[-1]
-        sides = [spec.streams[first], spec.streams[last]]
+        self._sides: list[_Side] = []
         if not spec.is_anti:
-            distances = [] if spec.distance is None else [_DISTANCES]
+            for name, columns in zip((first, last), spec.shown_columns, strict=True):
+                self._sides.append(_Side.of(spec.streams[name], columns))
+            sides = [side.schema for side in self._sides if side.columns]
+            distances = [_DISTANCES] if spec.shows_distance else []
             self._gatherer = Gatherer([*sides, *distances], spec.output_schema)
         self._index: Index = Blocks(spec, store)
         self._know(self._fact(_DIMENSION))
@@ -127,6 +131,8 @@ class SimilarityJoin(KeepsAllRows):
         if kept and None not in kept.values():
             longest = max(each for each in kept.values() if each is not None)
             self._index.forget(watermark_us - longest)
+            if self._kept is not None:
+                self._kept.forget(watermark_us - longest)
         return Results(())
 
     def _fact(self, name: str) -> int | None:
@@ -263,7 +269,8 @@ class SimilarityJoin(KeepsAllRows):
             facts[_DIMENSION] = self._dimension
         # First: rows that are there without their numbers would be numbered again.
         writes: list[Sequence[Mutation]] = [[_fact_write(facts), *self._index.writes()]]
-        for part in pieces_of(row_sizes(stored), self._piece_bytes):
+        sizes = mine.sizes + _ARRIVAL_BYTES
+        for part in pieces_of(sizes, self._piece_bytes):
             beside = self._index.added(stream, values, stored, mine.keys, homes, part)
             own = Mutation(
                 "append",
@@ -275,7 +282,7 @@ class SimilarityJoin(KeepsAllRows):
         self._store.write_all(writes)
         self._arrived += count
         if self._kept is not None:
-            self._kept.added(stream, stored)
+            self._kept.added(stream, stored, mine.keys, sizes)
 
     def _values(self, stream: str, rows: pa.RecordBatch) -> Any:
         return self._measure.values(rows.column(self._spec.columns[stream]))
@@ -284,19 +291,22 @@ class SimilarityJoin(KeepsAllRows):
         """The results of rows as picks of them and of stored ones."""
         first = self._names[0]
         for part in mine.slices(self._piece_bytes):
-            sizes = row_sizes(part.rows)
+            arrived = Stored(part.rows, None, part.sizes)
             for stored, places, partners, distances in self._close(stream, part):
-                own = self._spec.streams[self._other(stream)].names
-                both = ((part.rows, places), (stored.rows.select(own), partners))
+                both = ((arrived, places), (stored, partners))
                 if self._spec.is_self_join or stream != first:
                     both = both[::-1]
-                batches = [rows for rows, _ in both]
-                picked = [at.astype(np.int64) for _, at in both]
-                size = sizes[places] + stored.sizes_of(partners)
-                if self._spec.distance is not None:
+                batches, picked = [], []
+                size = np.zeros(len(places), np.int64)
+                for side, (rows, at) in zip(self._sides, both, strict=True):
+                    if side.columns:
+                        batches.append(rows.rows.select(side.columns))
+                        picked.append(at.astype(np.int64))
+                        size += side.sizes(rows, at)
+                if self._spec.shows_distance:
                     batches.append(pa.RecordBatch.from_arrays([distances], schema=_DISTANCES))
                     picked.append(np.arange(len(places)))
-                    size = size + 8
+                    size += 8
                 yield Picked(batches, picked, size)
 
     def _alone(self, stream: str, mine: "Queries") -> Iterator[pa.RecordBatch]:
@@ -308,7 +318,7 @@ class SimilarityJoin(KeepsAllRows):
             for _, places, _, _ in self._close(stream, part):
                 is_alone[usable[first + places]] = False
             first += part.rows.num_rows
-        alone = mine.all_rows.filter(pa.array(is_alone))
+        alone = mine.all_rows.filter(pa.array(is_alone)).select(self._spec.shown_columns[0])
         for piece in pieces_of(row_sizes(alone), self._piece_bytes):
             yield alone.slice(piece.start, piece.stop - piece.start)
 
@@ -319,7 +329,7 @@ class SimilarityJoin(KeepsAllRows):
         """Stored rows, and the pairs of one of ``mine`` with one of them that are results."""
         other = self._other(stream)
         values = self._values(stream, mine.rows)
-        kept = None if self._kept is None else self._kept.near(other, values)
+        kept = None if self._kept is None else self._kept.near(other, values, mine.keys)
         if kept is not None:
             yield from self._among_kept(stream, other, mine, values, kept)
             return
@@ -338,7 +348,7 @@ class SimilarityJoin(KeepsAllRows):
     ) -> Iterator[Close]:
         """The same of rows that are kept in memory."""
         for level, pairs in kept:
-            is_pair = self._filter(stream, mine, other, level.rows)
+            is_pair = self._filter(stream, mine, other, level.rows, level)
             stored = Stored(level.rows, level.values, level.sizes)
             for places, partners in pairs:
                 wanted = is_pair(places, partners)
@@ -384,7 +394,7 @@ class SimilarityJoin(KeepsAllRows):
 
     @property
     def _needs_distances(self) -> bool:
-        return self._spec.distance is not None and not self._spec.is_anti
+        return self._spec.shows_distance
 
     def _gathered(
         self,
@@ -418,12 +428,19 @@ class SimilarityJoin(KeepsAllRows):
             yield *_joined(kept), Known.CANDIDATES
 
     def _filter(
-        self, stream: str, mine: "Queries", other: str, stored: pa.RecordBatch
+        self,
+        stream: str,
+        mine: "Queries",
+        other: str,
+        stored: pa.RecordBatch,
+        level: Level | None = None,
     ) -> "_PairFilter":
-        """Which pairs are no results for another reason than their distance."""
+        """Which pairs are no results for another reason than their distance. ``level``: what is
+        known of the stored rows."""
         spec = self._spec
         found = _PairFilter()
-        if spec.is_self_join:
+        first = self._before if mine.arrivals is None else mine.arrivals[0]
+        if spec.is_self_join and (level is None or level.last >= first):
             arrivals = stored.column(ARRIVAL).to_numpy(zero_copy_only=False)
             if mine.arrivals is not None:
                 found.arrivals = (mine.arrivals, arrivals)
@@ -438,7 +455,7 @@ class SimilarityJoin(KeepsAllRows):
             columns = spec.event_time.columns
             found.times = (
                 microseconds(mine.rows.column(columns[stream])),
-                microseconds(stored.column(columns[other])),
+                microseconds(stored.column(columns[other])) if level is None else level.times,
             )
             found.within_us, found.window = spec.within_us, spec.window
         return found
@@ -480,13 +497,6 @@ def in_one_window(
     if window is not None:
         found &= window.hold_both(first, second)
     return found
-
-
-def microseconds(column: pa.Array) -> Numbers:
-    """Time stamps as numbers, finer ones rounded down."""
-    values = column.view(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
-    step = 1000 ** (2 - UNITS.index(column.type.unit))
-    return np.asarray(values * int(step) if step >= 1 else values // round(1 / step))
 
 
 class _Compared:
@@ -553,8 +563,14 @@ class Queries:
         self.usable = usable
         self.rows = rows if usable.all() else rows.filter(pa.array(usable))
         self.keys: pa.RecordBatch
+        #: Ascending.
         self.arrivals: Numbers | None = None
         self.hashes: Any = None
+
+    @cached_property
+    def sizes(self) -> Numbers:
+        """The bytes of each usable row."""
+        return row_sizes(self.rows)
 
     def cut(self, keys: pa.RecordBatch) -> None:
         """Set the keys of the usable rows."""
@@ -562,13 +578,14 @@ class Queries:
 
     def slices(self, piece_bytes: int) -> Iterator["Queries"]:
         """The usable rows in slices of bounded size."""
-        sizes = row_sizes(self.rows)
+        sizes = self.sizes
         most = _SLICE_PIECES * piece_bytes
         for part in pieces_of(np.maximum(sizes, -(-most // SLICE_ROWS)), most):
             length = part.stop - part.start
             found = Queries(self.rows.slice(part.start, length), np.ones(length, np.bool_))
             found.keys = self.keys.slice(part.start, length) if self.keys.num_columns else self.keys
             found.arrivals = None if self.arrivals is None else self.arrivals[part]
+            found.sizes = sizes[part]
             yield found
 
 
@@ -591,7 +608,32 @@ class Stored(NamedTuple):
         return row_sizes(self.rows.take(pa.array(used)))[back]
 
 
+class _Side(NamedTuple):
+    """What results have of one row of a pair."""
+
+    columns: list[str]
+    schema: pa.Schema
+    is_whole: bool
+    width: int | None
+    """The bytes of each row, if all have the same."""
+
+    @classmethod
+    def of(cls, rows: pa.Schema, columns: Sequence[str]) -> "_Side":
+        schema = pa.schema([rows.field(name) for name in columns])
+        width = sizes_of(schema).width if columns else 0
+        return cls(list(columns), schema, len(columns) == len(rows), width)
+
+    def sizes(self, rows: "Stored", places: Places) -> Numbers | int:
+        """The bytes of some rows in results."""
+        if self.width is not None:
+            return self.width
+        if self.is_whole:
+            return rows.sizes_of(places)
+        return Stored(rows.rows.select(self.columns), None).sizes_of(places)
+
+
 _NO_DISTANCES: Final = np.empty(0)
+_ARRIVAL_BYTES: Final = sizes_of(pa.schema([(ARRIVAL, pa.int64())])).width or 0
 _DISTANCES: Final = pa.schema([("distance", pa.float64())])
 
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from lsmstate.cython_ext.rows.row_codec import RowCodec
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.joins.local.similarity.similarity_join import microseconds
+from lsmstate.joins.local.parts.time_checks import microseconds
 from lsmstate.joins.local.similarity.spaces import Space, longest, space_of
 from lsmstate.joins.local.similarity.vectors import Matrix, arrived, matrix, vector_type
 from lsmstate.joins.local.similarity.workset_table import (

@@ -103,6 +103,43 @@ def test_bounds_of_float32_lose_no_pair(metric: str, scale: float) -> None:
     assert sure <= {(a, b) for a, b, _ in found} <= perhaps
 
 
+@pytest.mark.parametrize("streams", [1, 2])
+@pytest.mark.parametrize(
+    "columns",
+    [["distance"], ["b_id", "A_v"], ["b_v", "b_id"], "a_id", ["a_id", "b_id", "distance"]],
+)
+def test_results_have_the_columns_that_are_asked_for(columns: Any, streams: int) -> None:
+    rng = np.random.default_rng(3)
+    given = [batch(rng.integers(0, 4, (40, 2)).tolist(), 40 * at) for at in range(3)]
+    found = []
+    for asked in (None, columns):
+        schemas = dict.fromkeys(["a", "b"][:streams], ID)
+        with similarity_join(
+            schemas, "a.v ~ b.v", metric="l2", threshold=1.5, columns=asked, piece_bytes=500
+        ) as join:
+            results = [
+                join.process(list(schemas)[at % streams], rows).to_table()
+                for at, rows in enumerate(given)
+            ]
+            assert all(each.schema == join.output_schema for each in results)
+            found.append(pa.concat_tables(results))
+    names = {name.lower() for name in ([columns] if isinstance(columns, str) else columns)}
+    assert found[1].schema.names == [n for n in found[0].schema.names if n.lower() in names]
+    wanted = found[0].select(found[1].schema.names)
+    assert sorted(map(str, found[1].to_pylist())) == sorted(map(str, wanted.to_pylist()))
+    with similarity_join(
+        {"a": ID}, "a.v ~ b.v", metric="l2", threshold=1.5, how="anti", columns=["v"]
+    ) as join:
+        assert join.process("a", given[0]).to_table().schema.names == ["v"]
+
+
+@pytest.mark.parametrize("columns", [[], ["c_id"], 5])
+def test_columns_that_results_do_not_have_are_refused(columns: Any) -> None:
+    words = "name at least one|there is no column 'c_id'; did you mean|give the name of a column"
+    with pytest.raises(InvalidArgumentError, match=words):
+        similarity_join({"a": ID}, "a.v ~ b.v", metric="l2", threshold=1, columns=columns)
+
+
 def test_anti_keeps_the_first_of_close_rows() -> None:
     points = [[0, 0], [0.5, 0], [5, 5], None, [5, 5.5], [float("nan"), 0], [9, 9]]
     with similarity_join({"a": ID}, "a.v ~ b.v", metric="l2", threshold=1, how="anti") as join:

@@ -1,0 +1,121 @@
+"""Rows kept in memory give the pairs of tiles; too many of them are not kept."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from lsmstate.join import State, Time, similarity_join
+from lsmstate.joins.local.similarity import kept_points
+from lsmstate.process.kept_memory import KeptMemory
+
+SCHEMA = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("tenant", pa.string()),
+        ("at", pa.timestamp("us")),
+        ("v", pa.list_(pa.float64())),
+    ]
+)
+COUNT, BATCH = 1200, 100
+
+
+def rows(width: int, tenants: int) -> pa.RecordBatch:
+    rng = np.random.default_rng(width)
+    points = rng.random((20, width))[rng.integers(0, 20, COUNT)] + 0.05 * rng.random((COUNT, width))
+    columns = [
+        np.arange(COUNT),
+        [f"t{number}" for number in rng.integers(0, tenants, COUNT)],
+        pa.array(np.sort(rng.integers(0, 3_600_000_000, COUNT)), pa.timestamp("us")),
+        points.tolist(),
+    ]
+    return pa.record_batch(columns, schema=SCHEMA)
+
+
+def joined(given: pa.RecordBatch, streams: int = 1, **options: Any) -> tuple[set[Any], Any]:
+    """The pairs, and what the join counted."""
+    time = options.get("time")
+    schemas = dict.fromkeys(["a", "b"][:streams], SCHEMA)
+    with similarity_join(schemas, "a.v ~ b.v", metric="l2", **options) as join:
+        found: list[Any] = []
+        for number, first in enumerate(range(0, COUNT, BATCH)):
+            part = given.slice(first, BATCH)
+            results = join.process(list(schemas)[number % streams], part)
+            found += [(row["a_id"], row["b_id"]) for row in results.rows()]
+            if time is not None:
+                last: Any = part.column("at")[-1]
+                list(join.advance(last.value - 1))
+        assert len(set(found)) == len(found)
+        return set(found), join
+
+
+@pytest.mark.parametrize(
+    ("width", "tenants", "streams"), [(2, 1, 1), (2, 7, 1), (9, 3, 2), (3, 700, 1), (1, 5, 2)]
+)
+def test_equal_columns_keep_pairs_apart(width: int, tenants: int, streams: int) -> None:
+    given = rows(width, tenants)
+    options: dict[str, Any] = {"threshold": 0.06, "by": "tenant"}
+    found, join = joined(given, streams, **options)
+    expected, other = joined(given, streams, algorithm="tiles", **options)
+    assert found == expected != set()
+    assert join.counts["candidate_pairs"] <= join.counts["compared_pairs"]
+    assert other.counts["close_pairs"] == join.counts["close_pairs"]
+
+
+@pytest.mark.parametrize("most", [0, 20_000, 100_000])
+def test_without_room_for_all_rows_the_store_is_asked(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = rows(2, 1)
+    expected, _ = joined(given, threshold=0.02, algorithm="tiles")
+    grow = KeptMemory.try_grow
+
+    def limited(memory: KeptMemory, size: int) -> bool:
+        return memory.nbytes + size <= most and grow(memory, size)
+
+    monkeypatch.setattr(KeptMemory, "try_grow", limited)
+    found, _ = joined(given, threshold=0.02)
+    assert found == expected != set()
+
+
+def test_too_many_keys_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = rows(2, 50)
+    expected, _ = joined(given, threshold=0.05, algorithm="tiles", by="tenant")
+    monkeypatch.setattr(kept_points, "MOST_KEYS", 30)
+    found, _ = joined(given, threshold=0.05, by="tenant")
+    assert found == expected != set()
+
+
+def test_trees_that_leave_too_many_pairs_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = rows(8, 1)
+    expected, _ = joined(given, threshold=0.5, algorithm="tiles")
+    monkeypatch.setattr(kept_points, "_ENOUGH_PAIRS", 50_000)
+    found, join = joined(given, threshold=0.5)
+    assert found == expected != set()
+    assert not join.local_join._kept._kept
+
+
+@pytest.mark.parametrize("late", ["drop", "join"])
+@pytest.mark.parametrize("is_reopened", [False, True])
+def test_rows_that_are_over_are_not_kept_for_ever(
+    late: Any, is_reopened: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = rows(2, 3)
+    monkeypatch.setattr(kept_points, "TOGETHER", 2)
+    if is_reopened:
+        monkeypatch.setattr(kept_points.KeptPoints, "begin", lambda _: None)
+    options: dict[str, Any] = {
+        "threshold": 0.05,
+        "by": "tenant",
+        "time": Time(event_time={"a": "at"}, within="5 minutes", late=late),
+    }
+    found, join = joined(given, state=State(state_dir=str(tmp_path)), **options)
+    expected, _ = joined(given, algorithm="tiles", **options)
+    assert found == expected != set()
+    kept = join.local_join._joined._kept._kept
+    if late == "join":
+        assert not any(each.levels for each in kept.values())
+    else:
+        assert 0 < sum(level.rows.num_rows for level in kept["a"].levels) < COUNT / 2
