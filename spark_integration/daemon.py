@@ -24,7 +24,16 @@ import pyspark.sql.pandas.serializers
 import pyspark.worker  # noqa: F401
 from pyspark.daemon import manager
 
-import lsmstate.spark_integration.stateful_operator.body  # noqa: F401
+from lsmstate.spark_integration.metrics.worker_memory import ENVIRONMENT, WORKER
+
+# Two pools of workers have a daemon each, which imports what its workers run.
+if os.environ.get(WORKER) == ENVIRONMENT[WORKER]:
+    import lsmstate.lsm.store
+    import lsmstate.spark_integration.joins.run_join
+    import lsmstate.spark_integration.stateful_operator.body
+else:
+    import lsmstate.spark_integration.stateful_operator.route
+    import lsmstate.spark_integration.stateful_operator.unpack  # noqa: F401
 
 if __name__ == "__main__":
     # Spark's worker collects garbage after each task. What was imported is none: without it that

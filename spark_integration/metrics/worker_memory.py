@@ -12,9 +12,11 @@ from typing import Final
 
 import pyarrow as pa
 
+#: The variable that says what a worker is for.
+WORKER: Final = "LSMSTATE_WORKER"
 #: Environment of the workers that hold state; read by glibc and Arrow as the worker starts.
 ENVIRONMENT: Final = {
-    "LSMSTATE_WORKER": "state",
+    WORKER: "state",
     "MALLOC_ARENA_MAX": "2",
     "MALLOC_MMAP_THRESHOLD_": "65536",
     "MALLOC_TRIM_THRESHOLD_": "131072",

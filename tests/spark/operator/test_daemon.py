@@ -10,15 +10,22 @@ from typing import Any
 import psutil
 import pytest
 
+from lsmstate.spark_integration.metrics.worker_memory import ENVIRONMENT
 from support.paths import ROOT
 
 pytest.importorskip("pyspark")
 
 
-def test_it_listens_as_sparks_own_does_and_ends_with_spark() -> None:
+@pytest.mark.parametrize("more", [{}, ENVIRONMENT], ids=["rows", "state"])
+def test_it_listens_as_sparks_own_does_and_ends_with_spark(more: dict[str, str]) -> None:
     daemon = subprocess.Popen(
         [sys.executable, "-m", "lsmstate.spark_integration.daemon", "pyspark.worker"],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHON_WORKER_FACTORY_SECRET": "secret"},
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "PYTHON_WORKER_FACTORY_SECRET": "secret",
+            **more,
+        },
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
@@ -29,6 +36,7 @@ def test_it_listens_as_sparks_own_does_and_ends_with_spark() -> None:
         mapped = [entry.path for entry in psutil.Process(daemon.pid).memory_maps()]
         assert any("pandas" in path for path in mapped)
         assert any("memtable" in path for path in mapped)
+        assert any("sst_probe" in path for path in mapped) == bool(more), "what holds state"
         threads = psutil.Process(daemon.pid).num_threads()
         assert threads == 1, "what another thread has locked stays locked in a worker"
     daemon.stdin.close()
