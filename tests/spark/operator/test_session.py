@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from lsmstate import InvalidArgumentError
 from lsmstate.spark import configure, multiway_join, stateful_batches, streaming_sql, to_multiway
 from lsmstate.spark_integration.session import worker_python
-from lsmstate.spark_integration.session.configure import ARROW_OPTIONS
+from lsmstate.spark_integration.session.configure import JAVA_OPTIONS
 from support.paths import ROOT
 
 DAEMON = "spark.python.daemon.module"
@@ -49,7 +49,7 @@ def settings(**given: str) -> dict[str, str]:
 def test_workers_on_this_machine_run_this_python(unset: Any, master: str | None) -> None:
     found = settings(spark_master=master) if master else settings()
     assert found[DAEMON] == "lsmstate.spark_integration.daemon"
-    assert [found[name] for name in JAVA] == [ARROW_OPTIONS] * 2
+    assert [found[name] for name in JAVA] == [JAVA_OPTIONS] * 2
     assert os.environ["PYSPARK_PYTHON"] == sys.executable
 
 
@@ -63,7 +63,7 @@ def test_what_is_set_stays(unset: Any) -> None:
     )
     assert os.environ["PYSPARK_PYTHON"] == "mine"
     assert found[DAEMON] == "my.daemon"
-    assert found[JAVA[0]] == f"{ARROW_OPTIONS} -Dx=1"
+    assert found[JAVA[0]] == f"{JAVA_OPTIONS} -Dx=1"
     assert found["spark.executor.extraJavaOptions"] == "-Dx=2"
 
 
