@@ -61,8 +61,18 @@ def sizes_of(schema: pa.Schema) -> RowSizes:
     return RowSizes(schema)
 
 
+def same_sizes(size: int, count: int) -> Sizes:
+    """Return one size so many times. It takes no memory, and may not be written to."""
+    return np.broadcast_to(np.int64(size), count)
+
+
 def pieces_of(sizes: Sizes, max_bytes: int) -> Iterator[slice]:
     """Split a sequence of sizes into slices of at most ``max_bytes``, or one item, each."""
+    if sizes.strides == (0,) and len(sizes):  # one size, as ``same_sizes`` has it
+        step = max(1, max_bytes // max(1, int(sizes[0])))
+        for start in range(0, len(sizes), step):
+            yield slice(start, min(len(sizes), start + step))
+        return
     ends = np.cumsum(sizes)
     first = 0
     while first < len(sizes):

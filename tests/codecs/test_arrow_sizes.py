@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lsmstate.cython_ext.rows.row_codec import RowCodec
-from lsmstate.schema.arrow_sizes import least_row_bytes, pieces_of, row_sizes, sizes_of
+from lsmstate.schema.arrow_sizes import least_row_bytes, pieces_of, row_sizes, same_sizes, sizes_of
 
 
 def measured(values, kind):
@@ -115,3 +115,14 @@ def test_pieces_cover_all_and_are_bounded(sizes, max_bytes):
     )
     for piece in pieces:
         assert sum(sizes[piece]) <= max_bytes or piece.stop - piece.start == 1
+
+
+@given(st.integers(0, 50), st.integers(0, 9), st.integers(1, 40))
+def test_pieces_of_one_size_are_those_of_as_many_sizes(size, count, max_bytes):
+    whole = np.full(count, size, dtype=np.int64)
+    same = same_sizes(size, count)
+    assert same.tolist() == whole.tolist()
+    covered = list(pieces_of(same, max_bytes))
+    if size:
+        assert covered == list(pieces_of(whole, max_bytes))
+    assert [n for piece in covered for n in range(piece.start, piece.stop)] == list(range(count))

@@ -69,10 +69,16 @@ class Finder:
         """The combinations with the rows of one more stream, in blocks."""
         for piece in self.pieces(found, step):
             sizes: Numbers | None = None
+            is_judged = any(check.predicate not in piece.answered for check in step.checks)
             for lefts, rights in piece.pairs:
                 if sizes is None:
                     sizes = row_sizes(piece.rows)
                 grown = {**taken(found, lefts), step.target: BoundRows(piece.rows, sizes, rights)}
+                if not is_judged:
+                    self.candidates += len(lefts)
+                    if len(lefts):
+                        yield grown
+                    continue
                 kept = self._matching(grown, step, piece.answered)
                 if len(kept):
                     yield grown if len(kept) == len(lefts) else taken(grown, kept)
@@ -301,7 +307,8 @@ def size_of(found: Combinations) -> int:
 def taken(found: Combinations, places: Numbers) -> dict[str, BoundRows]:
     """Those at some places."""
     return {
-        name: BoundRows(bound.rows, bound.sizes, bound.at[places]) for name, bound in found.items()
+        name: BoundRows(bound.rows, bound.sizes, places if bound.is_each else bound.at[places])
+        for name, bound in found.items()
     }
 
 

@@ -36,7 +36,7 @@ from lsmstate.joins.local.theta.result_count import ResultCount
 from lsmstate.joins.local.theta.stored_rows import StoredRows, check_streams_of
 from lsmstate.joins.protocols import Batch, Context, Role
 from lsmstate.joins.specs.theta import Step, ThetaSpec
-from lsmstate.schema.arrow_sizes import row_sizes, sizes_of
+from lsmstate.schema.arrow_sizes import row_sizes, same_sizes, sizes_of
 from lsmstate.schema.batches import as_batch
 from lsmstate.store import MultimapStore
 
@@ -213,7 +213,7 @@ class ThetaJoin(KeepsAllRows):
         """Whole combinations as results."""
         bound = [found[name] for name in self._spec.streams]
         if self._width is not None:
-            sizes = np.full(size_of(found), self._width)
+            sizes = same_sizes(self._width, size_of(found))
         else:
             sizes = np.asarray(sum((each.sizes[each.at] for each in bound), np.int64(0)))
         return Picked([b.rows for b in bound], [b.at for b in bound], sizes)
