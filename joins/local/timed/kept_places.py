@@ -43,7 +43,7 @@ class KeptPlaces:
         rest_schema = pa.schema([own.field(name) for name in self._rest])
         #: Without the columns that are told.
         self.kept = PlacedRows(store, spec.key_schema, rest_schema)
-        sides = [left, self._told_schema, rest_schema]
+        sides = [side for side in (left, self._told_schema, rest_schema) if len(side)]
         together = [field for side in sides for field in side]
         self._gatherer = Gatherer(sides, pa.schema(together))
         at = {name: len(left) + place for place, name in enumerate([*told, *self._rest])}
@@ -81,15 +81,18 @@ class KeptPlaces:
         allowed &= rows >= 0
         if bounds.low is not None:
             allowed &= best >= np.asarray(bounds.low)
-        told = self._told_rows(equal, best)
-        sizes = sizes + row_sizes(told)
+        told = []
+        if self._told:
+            told = [self._told_rows(equal, best)]
+            sizes = sizes + row_sizes(told[0])
         found = []
         for number, chunk in enumerate(self.kept.chunks):
             lefts = np.flatnonzero(allowed & (sources == number))
             if len(lefts):
                 picks = rows[lefts]
                 both = sizes[lefts] + self.kept.sizes(chunk, picks)
-                picked = Picked([own, told, chunk.rows], [lefts, lefts, picks], both)
+                places = [lefts, *(lefts for _ in told), picks]
+                picked = Picked([own, *told, chunk.rows], places, both)
                 found.append(Nearest(lefts, picked))
         return found
 

@@ -166,3 +166,24 @@ def test_rows_are_let_go_where_a_write_has_no_room():
         assert not kept.chunks
         join.process("q", made(Q, 50, 3500, rng)).close()
         assert join.advance(4000).count() == 50
+
+
+@pytest.mark.parametrize("kind", [pa.int32(), pa.int64()])
+@pytest.mark.parametrize("columns", [["at"], ["at", "id"]])
+def test_streams_whose_columns_key_and_time_do_not_tell(kind, columns):
+    """Or tell all of them."""
+    streams = {
+        "q": pa.schema([("at", pa.int64()), ("id", pa.int64())]),
+        "p": pa.schema([("at", kind), ("id", pa.int64())]).empty_table().select(columns).schema,
+    }
+    with asof_join(streams, "q.at >= p.at") as join:
+        join.local_join._kept.kept._lookups = np.inf
+        for first in (1, 10):
+            rows = {"at": [first, first + 1], "id": [7, 8]}
+            join.process("p", {name: rows[name] for name in columns}).close()
+            join.process("q", {"at": [first + 1, first + 5], "id": [1, 2]}).close()
+            found = join.advance(first + 6).to_table().to_pylist()
+            assert [row["q_id"] if len(columns) > 1 else row["id"] for row in found] == [1, 2]
+            assert [row["p_at"] for row in found] == [first + 1] * 2
+            assert len(columns) < 2 or [row["p_id"] for row in found] == [8, 8]
+        assert join.local_join._kept.kept.chunks
