@@ -115,15 +115,17 @@ def run_side(side: str, events: Path, home: Path, memory: str) -> dict[str, floa
     """One query over all files, in this process."""
     from pyspark.sql import SparkSession
 
-    spark = (
+    from lsmstate.spark_integration.session.configure import configure
+
+    builder = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
         .config("spark.driver.memory", "2g")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
         .config("spark.local.dir", str(home / "local"))
-        .getOrCreate()
     )
+    spark = (configure(builder) if side == "ours" else builder).getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
     schema = spark.read.parquet(str(events)).schema
     stream = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(events))
