@@ -33,6 +33,13 @@ cdef extern from *:
     #define CODE_LANES 16
     /* Bytes of query panels that rows pass by: they stay in the second cache. */
     #define CODE_BLOCK (128 * 1024)
+    /* Pairs whose numbers are asked for ahead. */
+    #define CODE_AHEAD 6
+    #if defined(__GNUC__)
+    #define CODE_PREFETCH(P) __builtin_prefetch(P)
+    #else
+    #define CODE_PREFETCH(P)
+    #endif
 
     typedef struct {
         const uint8_t* panels; const int16_t* wholes; const int32_t* limits; int64_t queries;
@@ -71,19 +78,39 @@ cdef extern from *:
                         for (int b = 0; b < 4; b++)
                             sums[l] += (int32_t) q[(k * CODE_LANES) + l * 4 + b] * x[k + b];
                 for (int l = 0; l < CODE_LANES; l++) {
-                    const int64_t at = p * CODE_LANES + l;
-                    if (sums[l] < t->limits[at]) continue;
-                    const int16_t* w = t->wholes + at * (d + t->tail);
-                    const int32_t sum = code_sum_portable(w, x, d)
-                        + code_sum_portable(w + d, t->tails + r * t->tail, t->tail);
-                    t->found_queries[n] = (int32_t) at;
+                    t->found_queries[n] = (int32_t) (p * CODE_LANES + l);
                     t->found_rows[n] = (int32_t) r;
-                    n += code_is_left(t, at, r, sum);
+                    n += sums[l] >= t->limits[p * CODE_LANES + l];
                 }
             }
         }
         return n;
     }
+
+    /* Keep those of the pairs from ``first`` to ``last`` that whole codes leave. The numbers of
+       some pairs further on are asked for ahead: those of all queries may not fit into a cache. */
+    #define DEFINE_LEFT(NAME, TARGET, SUM)                                                         \\
+    TARGET static int64_t NAME(const CodeTask* t, int64_t first, int64_t last)                     \\
+    {                                                                                              \\
+        const int64_t h = t->head, d = t->tail, width = h + d;                                     \\
+        int64_t n = first;                                                                         \\
+        for (int64_t i = first; i < last; i++) {                                                   \\
+            const int32_t q = t->found_queries[i], row = t->found_rows[i];                         \\
+            if (i + CODE_AHEAD < last) {                                                           \\
+                const char* w = (const char*) (t->wholes + t->found_queries[i + CODE_AHEAD] * width);\\
+                for (int64_t k = 0; k < 2 * width; k += 64) CODE_PREFETCH(w + k);                  \\
+            }                                                                                      \\
+            const int32_t sum = SUM(t->wholes + q * width, t->heads + row * h, h,                  \\
+                                    t->tails + row * d, d);                                        \\
+            t->found_queries[n] = q;                                                               \\
+            t->found_rows[n] = row;                                                                \\
+            n += code_is_left(t, q, row, sum);                                                     \\
+        }                                                                                          \\
+        return n;                                                                                  \\
+    }
+    #define CODE_SUM_PORTABLE(W, X, H, Y, D)                                                       \\
+        (code_sum_portable(W, X, H) + code_sum_portable((W) + (H), Y, D))
+    DEFINE_LEFT(code_left_portable, , CODE_SUM_PORTABLE)
 
     #if defined(__x86_64__) && defined(__GNUC__)
     #include <immintrin.h>
@@ -97,19 +124,17 @@ cdef extern from *:
         return _mm256_add_epi32(sum, both);
     }
 
-    CODE_AVX2 static int64_t code_left_avx2(const CodeTask* t, int64_t q, int64_t row)
+    CODE_AVX2 static inline int32_t code_sum_avx2(const int16_t* w, const int8_t* x, int64_t h,
+                                                  const int8_t* y, int64_t d)
     {
-        const int64_t h = t->head, d = t->tail;
-        const int16_t* w = t->wholes + q * (h + d);
-        const int8_t *x = t->heads + row * h, *y = t->tails + row * d;
         __m256i sum = _mm256_setzero_si256();
         for (int64_t k = 0; k < h; k += 16) sum = code_step(sum, w + k, x + k);
         for (int64_t k = 0; k < d; k += 16) sum = code_step(sum, w + h + k, y + k);
         __m128i four = _mm_add_epi32(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
         four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
-        four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0xb1));
-        return code_is_left(t, q, row, _mm_cvtsi128_si32(four));
+        return _mm_cvtsi128_si32(_mm_add_epi32(four, _mm_shuffle_epi32(four, 0xb1)));
     }
+    DEFINE_LEFT(code_left_avx2, CODE_AVX2, code_sum_avx2)
 
     /* R rows at once; V vectors make a panel. UNDER: by lane of 32 bits, all bits where the sum is
        below the limit. MASK: a bit for each lane that is not. */
@@ -169,8 +194,7 @@ cdef extern from *:
                         for (; found; found &= found - 1) {                                        \\
                             const int64_t query = p * CODE_LANES + __builtin_ctz(found);           \\
                             t->found_queries[n] = (int32_t) query;                                 \\
-                            t->found_rows[n] = (int32_t) (at + r);                                 \\
-                            n += code_left_avx2(t, query, at + r);                                 \\
+                            t->found_rows[n++] = (int32_t) (at + r);                               \\
                         }                                                                          \\
                     }                                                                              \\
                 }                                                                                  \\
@@ -195,11 +219,15 @@ cdef extern from *:
     }
     static int64_t code_run(const CodeTask* t, int64_t n, int level)
     {
-        return level == 2 ? code_vnni(t, n) : level == 1 ? code_avx2(t, n) : code_portable(t, n);
+        if (!level) return code_left_portable(t, n, code_portable(t, n));
+        return code_left_avx2(t, n, level == 2 ? code_vnni(t, n) : code_avx2(t, n));
     }
     #else
     static int code_level(void) { return 0; }
-    static int64_t code_run(const CodeTask* t, int64_t n, int level) { return code_portable(t, n); }
+    static int64_t code_run(const CodeTask* t, int64_t n, int level)
+    {
+        return code_left_portable(t, n, code_portable(t, n));
+    }
     #endif
     """
     ctypedef struct CodeTask:

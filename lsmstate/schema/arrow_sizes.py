@@ -196,6 +196,9 @@ def _item_sizes(values: pa.Array, starts: Sizes, ends: Sizes) -> Sizes:
     """Return the bytes of lists from where each begins and ends among the values."""
     if len(starts) == 0:
         return np.zeros(0, dtype=np.int64)
+    width = _fixed_width(values.type)
+    if width is not None:
+        return np.asarray((ends - starts) * width + 9, dtype=np.int64)
     first, last = starts.min(), ends.max()
     before = np.concatenate([[0], np.cumsum(_sizes(values.slice(first, last - first)))])
     return np.asarray(before[ends - first] - before[starts - first] + 9, dtype=np.int64)

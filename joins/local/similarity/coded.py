@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from lsmstate.cython_ext.distances import code_tiles
 from lsmstate.joins.local.similarity.codes import Basis, Chunks
-from lsmstate.joins.local.similarity.homes import Homes, OnePlace, placed
+from lsmstate.joins.local.similarity.homes import Homes, placed
 from lsmstate.joins.local.similarity.pivots import Pivots
 from lsmstate.joins.local.similarity.spaces import Space
 from lsmstate.joins.local.similarity.stretches import Groups, Numbers, Orders, Stretches
@@ -51,7 +51,7 @@ _SAMPLE_BYTES: Final = 1 << 20
 Components = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]
 
 
-class Coded(OnePlace):
+class Coded:
     """The index by codes, perhaps with pivots."""
 
     def __init__(

@@ -54,13 +54,15 @@ _MOST_DIRECTIONS: Final = 512
 _SAMPLED: Final = 256
 _QUERIES: Final = 2000
 #: Nanoseconds: of a number of a pair, of a pair beside its numbers, of a pair that the heads leave,
-#: of each of its numbers, of a byte that is read, and of a pair whose points are read.
+#: of each of its numbers, of a byte that is read, and of a pair whose points are read, and of each
+#: of their components.
 _OF_NUMBER: Final = 0.013
 _OF_PAIR: Final = 0.15
-_OF_LEFT: Final = 8.0
-_OF_LEFT_NUMBER: Final = 0.04
-_OF_BYTE: Final = 0.3
-_OF_CANDIDATE: Final = 1500.0
+_OF_LEFT: Final = 12.0
+_OF_LEFT_NUMBER: Final = 0.08
+_OF_BYTE: Final = 0.2
+_OF_CANDIDATE: Final = 800.0
+_OF_COMPONENT: Final = 7.0
 #: Another basis must be so much cheaper than the one there is.
 _WORTH: Final = 0.7
 #: The part of a sample whose errors are usual.
@@ -92,7 +94,7 @@ class Basis:
     @cached_property
     def _inside(self) -> int:
         """Components in the head."""
-        return min(self.head - 1, self.directions.shape[1])
+        return min(self.head - 1, int(self.directions.shape[1]))
 
     def to_numbers(self) -> list[Lengths]:
         """All of it in lists: the settings, the centre, the directions."""
@@ -297,7 +299,7 @@ class _Sample:
     """Pairs, and which part of them components leave."""
 
     def __init__(self, queries: Matrix, rows: Matrix, directions: Matrix, reach: float) -> None:
-        self.width = queries.shape[1]
+        self.width = int(queries.shape[1])
         self.directions = directions
         self.squares = squared_norms(queries), squared_norms(rows)
         self.values = queries @ directions, rows @ directions
@@ -342,9 +344,8 @@ def _cost(sample: _Sample, head: int, tail: int) -> float:
     found = sample.left(count, head, 1 << 14)
     numbers = head + tail
     pair = _OF_NUMBER * head + _OF_PAIR + left * (_OF_LEFT + _OF_LEFT_NUMBER * numbers)
-    return _QUERIES * (pair + found * _OF_CANDIDATE) + _OF_BYTE * (
-        numbers + code_tiles.BESIDE_BYTES
-    )
+    read: float = found * (_OF_CANDIDATE + _OF_COMPONENT * sample.width)
+    return _QUERIES * (pair + read) + _OF_BYTE * (numbers + code_tiles.BESIDE_BYTES)
 
 
 def _below(values: Lengths) -> npt.NDArray[np.float32]:
