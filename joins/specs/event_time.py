@@ -99,7 +99,7 @@ class EventTime:
         """Whether any row is ever forgotten."""
         return any(kept is not None for kept in self.kept_us.values())
 
-    def watermark_us(self, streams: Mapping[str, pa.Schema], watermark: datetime) -> int:
+    def watermark_us(self, streams: Mapping[str, pa.Schema], watermark: object) -> int:
         """A watermark in microseconds since 1970; without a time zone it is one of the same kind
         as the event times. InvalidArgumentError if one of those has a zone."""
         kinds = [streams[name].field(column).type for name, column in self.columns.items()]
