@@ -7,6 +7,7 @@ Each batch that is added is a chunk, and chunks of about one size are merged. So
 """
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -114,12 +115,28 @@ class PlacedRows:
         if self._lookups < LOOKUPS * count:
             self.forget()
             return
+        self._add_all([placed])
+
+    def _add_all(self, some: Iterable[Placed]) -> bool:
+        """Add rows; return False if there is no room, where none are kept any more. An error leaves
+        none either: others would be missed."""
+        is_whole = False
+        try:
+            with suppress(MemoryError):  # the store has the rows in any case
+                is_whole = all(map(self._add, some))
+        finally:
+            if not is_whole:
+                self.forget()
+        return is_whole
+
+    def _add(self, placed: Placed) -> bool:
+        assert self._memory is not None
         chunk = self._chunk(placed)
         if not self._memory.try_grow(chunk.nbytes):
-            self.forget()
-            return
+            return False
         self._chunks.append(chunk)
         self._merge(APART)
+        return True
 
     def forget(self) -> None:
         """Let everything go, until many more lookups were made."""
@@ -148,13 +165,8 @@ class PlacedRows:
     def _load(self, stored: Iterable[Placed]) -> bool:
         """Keep all rows; return False if there is no room."""
         self._memory = KeptMemory()
-        for placed in stored:
-            chunk = self._chunk(placed)
-            if not self._memory.try_grow(chunk.nbytes):
-                self.forget()
-                return False
-            self._chunks.append(chunk)
-            self._merge(APART)
+        if not self._add_all(stored):
+            return False
         self._merge(None)
         return True
 

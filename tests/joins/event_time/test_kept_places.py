@@ -187,3 +187,40 @@ def test_streams_whose_columns_key_and_time_do_not_tell(kind, columns):
             assert [row["p_at"] for row in found] == [first + 1] * 2
             assert len(columns) < 2 or [row["p_id"] for row in found] == [8, 8]
         assert join.local_join._kept.kept.chunks
+
+
+@pytest.mark.parametrize("call", ["load", "add"])
+def test_rows_that_could_not_be_kept_are_read_from_the_store(call):
+    """Neither some of those that were read, nor those that were kept before."""
+    calls = []
+
+    def fails_second(self, placed):
+        calls.append(placed)
+        if len(calls) == 2:
+            raise MemoryError("no memory")
+        return chunk_of(self, placed)
+
+    chunk_of = placed_rows.PlacedRows._chunk
+    with asof_join(
+        {"q": Q, "p": P}, "q.t >= p.t", by="k", piece_bytes=4096, state=State(memory="8m")
+    ) as join:
+        rng, kept = random.Random(9), join.local_join._kept.kept
+        join.process("p", made(P, 400, 0, rng)).close()
+        join.process("q", made(Q, 100, 500, rng)).close()
+        kept._lookups = np.inf
+        if call == "add":
+            assert join.advance(1000).count() == 100
+            assert kept.chunks
+            calls.append("load")
+        with patch.object(placed_rows.PlacedRows, "_chunk", fails_second):
+            if call == "load":
+                assert join.advance(1000).count() == 100
+            else:
+                join.process("p", made(P, 400, 2000, rng)).close()
+        assert len(calls) == 2
+        assert not kept.is_kept
+        join.process("q", made(Q, 100, 5000, rng)).close()
+        found = join.advance(9000).to_table()
+        assert found.num_rows == 100
+        if call == "add":
+            assert min(found["p_t"].to_pylist()) >= 2000
