@@ -13,6 +13,7 @@ Bentley and Saxe, "Decomposable Searching Problems", 1980).
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -73,6 +74,11 @@ class Level:
     """The numbers of the rows' equal columns; none where there are no such columns."""
     tree: PointTree
     number: int
+
+    @cached_property
+    def width(self) -> int | None:
+        """The bytes of each row, if all have the same."""
+        return common_size(self.sizes)
 
     @property
     def nbytes(self) -> int:
@@ -320,6 +326,11 @@ class KeptPoints:
             return PointTree(points, origin)
         except InvalidArgumentError:  # further than float32 reaches
             return None
+
+
+def common_size(sizes: Numbers) -> int | None:
+    """The size that all rows have; None: they have several."""
+    return int(sizes[0]) if len(sizes) and sizes.min() == sizes.max() else None
 
 
 class _KeyNumbers:

@@ -26,7 +26,7 @@ from lsmstate.joins.local.parts.time_checks import microseconds
 from lsmstate.joins.local.similarity.coded import Coded
 from lsmstate.joins.local.similarity.function_metric import FunctionSpace
 from lsmstate.joins.local.similarity.homes import Blocks, Grid, Index, can_use_grid, placed
-from lsmstate.joins.local.similarity.kept_points import KeptPoints, Level, can_keep
+from lsmstate.joins.local.similarity.kept_points import KeptPoints, Level, can_keep, common_size
 from lsmstate.joins.local.similarity.keyed import Keyed
 from lsmstate.joins.local.similarity.measures import (
     Measure,
@@ -291,7 +291,7 @@ class SimilarityJoin(KeepsAllRows):
         """The results of rows as picks of them and of stored ones."""
         first = self._names[0]
         for part in mine.slices(self._piece_bytes):
-            arrived = Stored(part.rows, None, part.sizes)
+            arrived = Stored(part.rows, None, part.sizes, common_size(part.sizes))
             for stored, places, partners, distances in self._close(stream, part):
                 both = ((arrived, places), (stored, partners))
                 if self._spec.is_self_join or stream != first:
@@ -349,7 +349,7 @@ class SimilarityJoin(KeepsAllRows):
         """The same of rows that are kept in memory."""
         for level, pairs in kept:
             is_pair = self._filter(stream, mine, other, level.rows, level)
-            stored = Stored(level.rows, level.values, level.sizes)
+            stored = Stored(level.rows, level.values, level.sizes, level.width)
             for places, partners in pairs:
                 wanted = is_pair(places, partners)
                 if wanted is not None:
@@ -597,9 +597,13 @@ class Stored(NamedTuple):
     """What the measure compares."""
     sizes: Numbers | None = None
     """The bytes of each, if they are known."""
+    width: int | None = None
+    """The bytes of each, if all are known to have the same."""
 
-    def sizes_of(self, places: Places) -> Numbers:
+    def sizes_of(self, places: Places) -> Numbers | int:
         """The bytes of some rows, most of which may not be among them."""
+        if self.width is not None:
+            return self.width
         if self.sizes is not None:
             return self.sizes[places]
         if 4 * len(places) > self.rows.num_rows:
