@@ -28,7 +28,6 @@ from lsmstate.expiry.merged_entries import merged_entries
 from lsmstate.expiry.retraction_lookup import held_rows
 from lsmstate.expiry.time_buckets import NOWHERE, Lane, LaneState
 from lsmstate.lsm.checkpoints import Checkpoint, Checkpoints
-from lsmstate.lsm.store import LsmStore
 from lsmstate.options import Options
 from lsmstate.pieces import Pieces
 from lsmstate.stats import StoreStats
@@ -579,29 +578,20 @@ class ExpiringStore(LaneReads, AdmittedWrites):
     def checkpoint(self, name: str) -> Checkpoint:
         """Make a named checkpoint; only with the backend ``lsm``."""
         self._finish_moves()
-        return self._standalone.checkpoint(name)
+        return self._inner.checkpoint(name)
 
     @property
     def checkpoints(self) -> Checkpoints:
         """The named checkpoints; only with the backend ``lsm``."""
-        return self._standalone.checkpoints
+        return self._inner.checkpoints
 
     def flush(self) -> None:
         """Flush the memtables into one run; only with the backend ``lsm``."""
-        self._standalone.flush()
+        self._inner.flush()
 
     def compact(self) -> None:
         """Merge the runs, and free the space of deleted rows; only with the backend ``lsm``."""
-        self._standalone.compact()
-
-    @property
-    def _standalone(self) -> LsmStore:
-        if not isinstance(self._inner, LsmStore):
-            raise InvalidArgumentError(
-                f"{type(self._inner).__name__} has no checkpoints, flushes or merges that can be "
-                "asked for; choose backend='lsm'"
-            )
-        return self._inner
+        self._inner.compact()
 
     @in_one_call
     def snapshot(self) -> LaneReads:

@@ -67,6 +67,7 @@ _shared = threading.RLock()
 class MemoryStore(AdmittedWrites):
     """A store in memory; ``open_attempt`` and ``open`` are the two ways to own one."""
 
+    _backend = "memory"
     _reader: MemoryReader
 
     def __init__(

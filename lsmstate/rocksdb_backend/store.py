@@ -81,6 +81,7 @@ _LOOK_SECONDS = 0.001
 class RocksStore(AdmittedWrites):
     """A store on RocksDB; ``open_attempt`` and ``open`` are the two ways to own one."""
 
+    _backend = "rocksdb"
     _reader: RocksReader
 
     def __init__(

@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import TYPE_CHECKING, ClassVar, NoReturn, Protocol
 
 import pyarrow as pa
 
@@ -25,6 +25,9 @@ from lsmstate.store_base.batch_limits import check_mutation, checked_mutations, 
 from lsmstate.store_base.checks import checked_entries, checked_keys, checked_rows, stream_of
 from lsmstate.store_base.reads import StoreReads
 
+if TYPE_CHECKING:
+    from lsmstate.lsm.checkpoints import Checkpoint, Checkpoints
+
 
 class Backend(MultimapStore, Protocol):
     """A store of one of the backends: the contract, and what a wrapping store needs."""
@@ -39,6 +42,23 @@ class Backend(MultimapStore, Protocol):
         Entering it raises whatever one of the writes would raise, before the first is made. Cost:
         keys and rows are encoded.
         """
+        ...
+
+    def checkpoint(self, name: str) -> "Checkpoint":
+        """Make a named checkpoint. All backends but ``lsm`` refuse this and what follows."""
+        ...
+
+    @property
+    def checkpoints(self) -> "Checkpoints":
+        """The named checkpoints."""
+        ...
+
+    def flush(self) -> None:
+        """Write the memtable to a file."""
+        ...
+
+    def compact(self) -> None:
+        """Merge the runs, and free the space of deleted rows."""
         ...
 
 
@@ -76,6 +96,8 @@ class StoreWrites(StoreReads):
 class AdmittedWrites(StoreWrites):
     """Several atomic writes, of a store that can check them first."""
 
+    #: As ``open_store`` calls the backend.
+    _backend: ClassVar[str]
     #: How the store was opened.
     _options: Options
 
@@ -99,6 +121,29 @@ class AdmittedWrites(StoreWrites):
                 return self.write(first or [])  # atomic by itself
             with self.admitting(self._checked(parts)):
                 return sum(map(self.write, self._merged(parts)))
+
+    def checkpoint(self, name: str) -> "Checkpoint":
+        """Refuse it: only the backend ``lsm`` has named checkpoints."""
+        self._refuse(f"checkpoint({name!r})")
+
+    @property
+    def checkpoints(self) -> "Checkpoints":
+        """Refused, as ``checkpoint`` is."""
+        self._refuse("checkpoints")
+
+    def flush(self) -> None:
+        """Refuse it: only the backend ``lsm`` has memtables that can be flushed."""
+        self._refuse("flush()")
+
+    def compact(self) -> None:
+        """Refuse it: only the backend ``lsm`` has merges that can be asked for."""
+        self._refuse("compact()")
+
+    def _refuse(self, call: str) -> NoReturn:
+        raise InvalidArgumentError(
+            f"{call}: backend={self._backend!r} has no checkpoints, flushes or merges that can be "
+            "asked for; choose backend='lsm', or call commit(), which makes all writes durable"
+        )
 
     def _with_batches(self, part: Sequence[Mutation]) -> list[Mutation]:
         if not isinstance(part, Iterable) or isinstance(part, Mutation):

@@ -287,3 +287,26 @@ def test_places_of_exports(opened, tmp_path, place):
 )
 def test_options_of_another_kind(options, word):
     refused(lambda: MultiwayJoin(TWO, **{"on": "a.k = b.k", **options}), word)
+
+
+@pytest.mark.parametrize("backend", ["memory", "rocksdb"])
+@pytest.mark.parametrize("call", ["checkpoint('monday')", "checkpoints", "flush()", "compact()"])
+def test_only_lsm_has_checkpoints_flushes_and_merges(tmp_path, backend, call):
+    """An error names the backend and what to do, also with an expiry and inside a join."""
+    timed = StreamSchema(
+        "timed",
+        pa.schema([("id", pa.int64())]),
+        pa.schema([("at", pa.timestamp("us"))]),
+        Expiry("at", timedelta(days=1)),
+    )
+    schemas = {name: pa.schema([("id", pa.int64())]) for name in "ab"}
+    with (
+        open_store(tmp_path / "plain", [StreamSchema("s", KEY, ROWS)], backend=backend) as plain,
+        open_store(tmp_path / "timed", [timed], backend=backend) as expiring,
+        MultiwayJoin(schemas, "a.id = b.id", state=State(backend=backend)) as join,
+    ):
+        for store in (plain, expiring, join.store):
+            with pytest.raises(InvalidArgumentError, match="choose backend='lsm'") as refused:
+                eval(f"store.{call}", {"store": store})
+            assert f"{call}: backend='{backend}'" in str(refused.value)
+            store.commit()  # it can still be used

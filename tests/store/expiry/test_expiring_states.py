@@ -102,7 +102,7 @@ def test_checkpoints_of_a_store_with_expiry(tmp_path):
             with pytest.raises(StoreClosedError, match="is read-only, at checkpoint"):
                 write()
         assert all_ids(reader) == [1, 2]
-    refused = pytest.raises(InvalidArgumentError, match="MemoryStore has no checkpoints")
+    refused = pytest.raises(InvalidArgumentError, match="backend='memory' has no checkpoints")
     with opened(tmp_path / "other", "memory") as store, refused:
         store.compact()
 
