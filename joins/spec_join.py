@@ -169,19 +169,20 @@ class SpecJoin(Shown):
             return self._unfinished
 
     def _watermark_us(self, call: str, watermark: datetime | int) -> int:
-        if isinstance(watermark, int) and not isinstance(watermark, bool):
-            if not -(1 << 63) <= watermark < 1 << 63:
-                raise InvalidArgumentError(
-                    f"{call}: the watermark has more than 64 bits; give microseconds since 1970, "
-                    "or a datetime"
-                )
-            return watermark
+        number = None if isinstance(watermark, datetime | bool) else watermark
+        if isinstance(number, int) and not -(1 << 63) <= number < 1 << 63:
+            raise InvalidArgumentError(
+                f"{call}: the watermark has more than 64 bits; give microseconds since 1970, "
+                "or a datetime"
+            )
         timing = self.spec.event_time
         if timing is None or not timing.columns:
             raise InvalidArgumentError(
                 f"{call}: no stream has an event time; name their columns of time stamps, as in "
                 'time=Time(event_time={"a": "at", "b": "at"})'
             )
+        if isinstance(number, int):
+            return number
         return timing.watermark_us(self.spec.streams, watermark)
 
     def _arrived(self, stream: str, batch: BatchLike, call: str) -> pa.RecordBatch:

@@ -148,6 +148,8 @@ TIMES = (
     ),
     Mistake("join.advance(noon)", "no stream has an event time; name their columns of time stamps"),
     Mistake("near.advance(noon)", "no stream has an event time; name their columns of time stamps"),
+    Mistake("join.advance(5)", "advance(5): no stream has an event time; name their columns"),
+    Mistake("near.advance(-1)", "advance(-1): no stream has an event time; name their columns"),
     Mistake("join.advance(1 << 64)", "give microseconds since 1970, or a datetime"),
     Mistake('asof.advance("2026-01-01")', "the times are time stamps; give a datetime"),
 )
