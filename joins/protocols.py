@@ -105,6 +105,10 @@ class LocalJoin(Protocol):
         """End what the last call began; to be called before a commit."""
         ...
 
+    def close(self) -> None:
+        """Release memory; no other call follows. The store may be closed already."""
+        ...
+
     @property
     def counts(self) -> Mapping[str, int]:
         """Counters since this object was made, by name, such as ``late_rows``."""

@@ -245,7 +245,8 @@ class SpecJoin(Shown):
 
     def close(self) -> None:
         """Release memory, locks and the temporary directory. A second call does nothing."""
-        self._guard.close(self._give_up, self._store.close, self._remove_temporary)
+        steps = self._give_up, self._join.close, self._store.close, self._remove_temporary
+        self._guard.close(*steps)
 
     def _give_up(self) -> None:
         """Give up unread results, which hold what they read open."""

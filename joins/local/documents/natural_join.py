@@ -556,6 +556,10 @@ class NaturalLocalJoin:
             if each.indexed - each.listed >= TAIL:
                 each.list_documents()
 
+    def close(self) -> None:
+        """Release the memory of the indexes."""
+        self._windows.clear()
+
     def _forget_counted(self) -> None:
         """Forget windows of a number of documents that are full."""
         window = self._spec.window

@@ -24,3 +24,6 @@ class KeepsAllRows:
 
     def finish(self) -> None:
         """Nothing to end: what was stored does not depend on results that are read."""
+
+    def close(self) -> None:
+        """Nothing to release: all rows are in the store."""

@@ -138,10 +138,14 @@ class PlacedRows:
         self._merge(APART)
         return True
 
+    def close(self) -> None:
+        """Release the memory of what is kept."""
+        self._memory, self._chunks = None, []
+
     def forget(self) -> None:
         """Let everything go, until many more lookups were made."""
         if self._memory is not None:
-            self._memory, self._chunks = None, []
+            self.close()
             self._lookups = -PATIENCE * LOOKUPS * self._stored_rows()
             self._asked_at = self._lookups + LEAST
 

@@ -40,6 +40,9 @@ class TreeMatches:
         """None."""
         return {}
 
+    def close(self) -> None:
+        """Nothing to release: all rows are in the store."""
+
     def can_match(self, stream: str, rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
         """All: a row that lacks one key may match by another."""
         return np.ones(rows.num_rows, np.bool_)

@@ -136,6 +136,11 @@ class KeptPoints:
         """Nothing is stored yet: keep all that comes."""
         self._kept = {name: _Kept(KeptMemory(), []) for name in self._keepable()}
 
+    def close(self) -> None:
+        """Release the memory of what is kept. Nothing is kept any more."""
+        self._kept.clear()
+        self._numbers = None
+
     def _keepable(self) -> list[str]:
         """The streams whose rows may be kept. A row that is over matches no row that comes in time,
         by their times: so it does not matter that the store hides it. Late rows may match it, and

@@ -135,6 +135,11 @@ class SimilarityJoin(KeepsAllRows):
                 self._kept.forget(watermark_us - longest)
         return Results(())
 
+    def close(self) -> None:
+        """Release the memory of rows that are kept."""
+        if self._kept is not None:
+            self._kept.close()
+
     def _fact(self, name: str) -> int | None:
         kept = self._store.get(FACTS.name, (name,))
         return kept["value"][0].as_py() if kept.num_rows else None

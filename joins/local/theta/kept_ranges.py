@@ -66,6 +66,11 @@ class KeptRanges:
         held = [each.give_back() for each in self._kept.values()]
         return any(held)
 
+    def close(self) -> None:
+        """Release the memory of what is kept."""
+        for kept in self._kept.values():
+            kept.close()
+
     def _is_for(self, step: Step) -> bool:
         low = step.low
         if step.kind != "range" or low is None or step.equal or step.second is not None:

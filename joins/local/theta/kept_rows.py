@@ -126,6 +126,11 @@ class KeptRows:
             self._drop(by)
         return was_there
 
+    def close(self) -> None:
+        """Release the memory of what is kept."""
+        self.ranges.close()
+        self._kept.clear()
+
     def _stored_rows(self) -> float:
         """Of all streams together."""
         return self._store.stats().counters.get("rows", np.inf)

@@ -37,6 +37,10 @@ class SideMatches:
         """``candidates``: pairs that indexes picked so far."""
         return self._joined.counts
 
+    def close(self) -> None:
+        """Release the memory of rows that are kept."""
+        self._joined.close()
+
     def can_match(self, stream: str, rows: pa.RecordBatch) -> Mask:
         """Not rows with a null in a key or a bound, nor those that fail the conditions on their
         stream alone."""

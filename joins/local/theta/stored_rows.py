@@ -96,6 +96,11 @@ class StoredRows:
         """Let go of rows in memory; return whether there were any."""
         return self._kept is not None and self._kept.give_back()
 
+    def close(self) -> None:
+        """Release the memory of rows that are kept."""
+        if self._kept is not None:
+            self._kept.close()
+
     def writes(
         self, stream: str, part: pa.RecordBatch, kind: Literal["append", "retract"] = "append"
     ) -> list[Mutation]:

@@ -76,6 +76,10 @@ class ThetaJoin(KeepsAllRows):
         """``candidates``: combinations that indexes picked so far, of two or more streams."""
         return {CANDIDATES: self._finder.candidates}
 
+    def close(self) -> None:
+        """Release the memory of rows that are kept."""
+        self._stored.close()
+
     def process(self, batch: Batch, beside: Beside = no_more) -> Results:
         """Store a batch, and return its new results.
 

@@ -47,6 +47,11 @@ class ThetaTreeJoin(KeepsAllRows):
         """``candidates``: pairs that the indexes of all nodes picked so far."""
         return {CANDIDATES: sum(join.counts[CANDIDATES] for join in self._joins.values())}
 
+    def close(self) -> None:
+        """Release the memory of rows that are kept."""
+        for join in self._joins.values():
+            join.close()
+
     def process(self, batch: Batch) -> Results:
         """Store a batch and its intermediate results, and return its new results.
 

@@ -138,6 +138,10 @@ class AsofLocalJoin:
         results were neither consumed nor closed."""
         self._settle("commit()")
 
+    def close(self) -> None:
+        """Release the memory of rows that are kept."""
+        self._kept.close()
+
     def _settle(self, call: str) -> None:
         check_finished(call, self._unfinished)
         if self._next_us is not None and self._next_us != self.watermark_us:

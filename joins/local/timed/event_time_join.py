@@ -124,6 +124,10 @@ class EventTimeJoin:
         """End the micro-batch of the local join inside, before a commit."""
         self._joined.finish()
 
+    def close(self) -> None:
+        """Release the memory of the local join inside."""
+        self._joined.close()
+
     def _forget(self) -> None:
         """Forget what is due by the watermark, unless that is done."""
         watermark_us = self.watermark_us

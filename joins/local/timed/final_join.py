@@ -69,6 +69,10 @@ class Decides(Protocol):
         ``can_match``."""
         ...
 
+    def close(self) -> None:
+        """Release memory, as ``LocalJoin.close`` does."""
+        ...
+
 
 class FinalJoin:
     """A local join whose results come once, over ``store``, whose streams are
@@ -163,6 +167,10 @@ class FinalJoin:
         """To be called before a commit: end what the last call began. InvalidArgumentError if its
         results were neither consumed nor closed."""
         self._settle("commit()")
+
+    def close(self) -> None:
+        """Release the memory of the local join."""
+        self._joined.close()
 
     def _settle(self, call: str) -> None:
         check_finished(call, self._unfinished)

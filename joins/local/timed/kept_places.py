@@ -115,6 +115,10 @@ class KeptPlaces:
         """Let everything go; return whether there was anything."""
         return self.kept.give_back()
 
+    def close(self) -> None:
+        """Release the memory of what is kept."""
+        self.kept.close()
+
     def _stored(self) -> Iterator[Placed]:
         """All rows of the store."""
         pieces = self._store.iterate(self._spec.right, max_bytes=self._piece_bytes)

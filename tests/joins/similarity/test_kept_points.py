@@ -1,5 +1,6 @@
 """Rows kept in memory give the pairs of tiles; too many of them are not kept."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,13 @@ def rows(width: int, tenants: int) -> pa.RecordBatch:
     return pa.record_batch(columns, schema=SCHEMA)
 
 
-def joined(given: pa.RecordBatch, streams: int = 1, **options: Any) -> tuple[set[Any], Any]:
-    """The pairs, and what the join counted."""
+def joined(
+    given: pa.RecordBatch,
+    streams: int = 1,
+    look: Callable[[Any], None] = lambda join: None,
+    **options: Any,
+) -> tuple[set[Any], Any]:
+    """The pairs, and what the join counted. ``look`` sees the join before it is closed."""
     time = options.get("time")
     schemas = dict.fromkeys(["a", "b"][:streams], SCHEMA)
     with similarity_join(schemas, "a.v ~ b.v", metric="l2", **options) as join:
@@ -48,6 +54,7 @@ def joined(given: pa.RecordBatch, streams: int = 1, **options: Any) -> tuple[set
                 last: Any = part.column("at")[-1]
                 list(join.advance(last.value - 1))
         assert len(set(found)) == len(found)
+        look(join)
         return set(found), join
 
 
@@ -92,9 +99,12 @@ def test_trees_that_leave_too_many_pairs_are_given_up(monkeypatch: pytest.Monkey
     given = rows(8, 1)
     expected, _ = joined(given, threshold=0.5, algorithm="tiles")
     monkeypatch.setattr(kept_points, "_ENOUGH_PAIRS", 50_000)
-    found, join = joined(given, threshold=0.5)
+
+    def look(join: Any) -> None:
+        assert not join.local_join._kept._kept
+
+    found, _ = joined(given, look=look, threshold=0.5)
     assert found == expected != set()
-    assert not join.local_join._kept._kept
 
 
 @pytest.mark.parametrize("late", ["drop", "join"])
@@ -111,11 +121,14 @@ def test_rows_that_are_over_are_not_kept_for_ever(
         "by": "tenant",
         "time": Time(event_time={"a": "at"}, within="5 minutes", late=late),
     }
-    found, join = joined(given, state=State(state_dir=str(tmp_path)), **options)
+
+    def look(join: Any) -> None:
+        kept = join.local_join._joined._kept._kept
+        if late == "join":
+            assert not any(each.levels for each in kept.values())
+        else:
+            assert 0 < sum(level.rows.num_rows for level in kept["a"].levels) < COUNT / 2
+
+    found, _ = joined(given, look=look, state=State(state_dir=str(tmp_path)), **options)
     expected, _ = joined(given, algorithm="tiles", **options)
     assert found == expected != set()
-    kept = join.local_join._joined._kept._kept
-    if late == "join":
-        assert not any(each.levels for each in kept.values())
-    else:
-        assert 0 < sum(level.rows.num_rows for level in kept["a"].levels) < COUNT / 2
