@@ -33,8 +33,8 @@ cdef extern from *:
     #define CODE_LANES 16
     /* Bytes of query panels that rows pass by: they stay in the second cache. */
     #define CODE_BLOCK (128 * 1024)
-    /* Pairs whose numbers are asked for ahead. */
-    #define CODE_AHEAD 6
+    /* Most rows that are compared at once. */
+    #define CODE_ROWS 12
     #if defined(__GNUC__)
     #define CODE_PREFETCH(P) __builtin_prefetch(P)
     #else
@@ -47,7 +47,7 @@ cdef extern from *:
         const double* scales; const double* rests; const double* lengths;
         const int8_t* heads; const int8_t* tails; const int32_t* starts;
         const float* halves; const float* errors; int64_t count;
-        int32_t* found_queries; int32_t* found_rows;
+        int32_t* found_queries; int32_t* found_rows; int32_t* words;
     } CodeTask;
 
     /* Whether the whole codes leave a pair. What is no number rules nothing out. */
@@ -87,8 +87,7 @@ cdef extern from *:
         return n;
     }
 
-    /* Keep those of the pairs from ``first`` to ``last`` that whole codes leave. The numbers of
-       some pairs further on are asked for ahead: those of all queries may not fit into a cache. */
+    /* Keep those of the pairs from ``first`` to ``last`` that whole codes leave. */
     #define DEFINE_LEFT(NAME, TARGET, SUM)                                                         \\
     TARGET static int64_t NAME(const CodeTask* t, int64_t first, int64_t last)                     \\
     {                                                                                              \\
@@ -96,10 +95,6 @@ cdef extern from *:
         int64_t n = first;                                                                         \\
         for (int64_t i = first; i < last; i++) {                                                   \\
             const int32_t q = t->found_queries[i], row = t->found_rows[i];                         \\
-            if (i + CODE_AHEAD < last) {                                                           \\
-                const char* w = (const char*) (t->wholes + t->found_queries[i + CODE_AHEAD] * width);\\
-                for (int64_t k = 0; k < 2 * width; k += 64) CODE_PREFETCH(w + k);                  \\
-            }                                                                                      \\
             const int32_t sum = SUM(t->wholes + q * width, t->heads + row * h, h,                  \\
                                     t->tails + row * d, d);                                        \\
             t->found_queries[n] = q;                                                               \\
@@ -115,7 +110,7 @@ cdef extern from *:
     #if defined(__x86_64__) && defined(__GNUC__)
     #include <immintrin.h>
     #define CODE_AVX2 __attribute__((target("avx2")))
-    #define CODE_VNNI __attribute__((target("avx512f,avx512bw,avx512vnni")))
+    #define CODE_VNNI __attribute__((target("avx512f,avx512bw,avx512vnni,popcnt")))
 
     CODE_AVX2 static inline __m256i code_step(__m256i sum, const int16_t* w, const int8_t* x)
     {
@@ -136,30 +131,84 @@ cdef extern from *:
     }
     DEFINE_LEFT(code_left_avx2, CODE_AVX2, code_sum_avx2)
 
-    /* R rows at once; V vectors make a panel. UNDER: by lane of 32 bits, all bits where the sum is
-       below the limit. MASK: a bit for each lane that is not. */
-    #define DEFINE_CODES(NAME, TARGET, VECTOR, V, R, ALL, LOAD, ADD, UNDER, BOTH, MASK)            \\
-    TARGET static int64_t NAME(const CodeTask* t, int64_t n)                                       \\
+    CODE_VNNI static inline __m512i code_steps(__m512i sum, const int16_t* w, const int8_t* x,
+                                               int64_t d)
+    {
+        int64_t k = 0;
+        for (; k + 32 <= d; k += 32)
+            sum = _mm512_dpwssd_epi32(
+                sum, _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i*) (x + k))),
+                _mm512_loadu_si512((const void*) (w + k)));
+        if (k < d) {
+            const __m256i wide = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*) (x + k)));
+            const __m256i some = _mm256_loadu_si256((const __m256i*) (w + k));
+            sum = _mm512_dpwssd_epi32(sum, _mm512_zextsi256_si512(wide), _mm512_zextsi256_si512(some));
+        }
+        return sum;
+    }
+
+    CODE_VNNI static inline int32_t code_sum_vnni(const int16_t* w, const int8_t* x, int64_t h,
+                                                  const int8_t* y, int64_t d)
+    {
+        const __m512i sum = code_steps(_mm512_setzero_si512(), w, x, h);
+        return _mm512_reduce_add_epi32(code_steps(sum, w + h, y, d));
+    }
+    DEFINE_LEFT(code_left_vnni, CODE_VNNI, code_sum_vnni)
+
+    /* Write a row beside those queries from ``first`` on that a mask has; returns how many. */
+    static inline int code_noted(uint32_t mask, int64_t first, int64_t row, int32_t* queries,
+                                 int32_t* rows)
+    {
+        int n = 0;
+        for (; mask; mask &= mask - 1, n++) {
+            queries[n] = (int32_t) (first + __builtin_ctz(mask));
+            rows[n] = (int32_t) row;
+        }
+        return n;
+    }
+    /* Without a branch, which nobody could predict; there is room for CODE_LANES. */
+    CODE_VNNI static inline int code_noted_vnni(uint32_t mask, int64_t first, int64_t row,
+                                                int32_t* queries, int32_t* rows)
+    {
+        const __m512i lanes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+        const __m512i all = _mm512_add_epi32(lanes, _mm512_set1_epi32((int32_t) first));
+        _mm512_storeu_si512(queries, _mm512_maskz_compress_epi32((__mmask16) mask, all));
+        _mm512_storeu_si512(rows, _mm512_set1_epi32((int32_t) row));
+        return __builtin_popcount(mask);
+    }
+
+    /* R rows at once; V vectors make a panel. Words of the rows lie side by side, so that one place
+       leads to all. GREATER: of two vectors the greater sums. REACHED: a bit for each sum that is
+       not below its limit. NOTE: see code_noted. A head of 16 numbers, the most frequent one, is unrolled. */
+    #define DEFINE_CODES(NAME, TARGET, VECTOR, V, R, ALL, LOAD, ADD, GREATER, REACHED, NOTE)             \\
+    TARGET static inline __attribute__((always_inline))                                            \\
+    int64_t NAME##_of(const CodeTask* t, int64_t n, const int64_t d)                               \\
     {                                                                                              \\
-        const int64_t d = t->head, panels = (t->queries + CODE_LANES - 1) / CODE_LANES;            \\
+        const int64_t panels = (t->queries + CODE_LANES - 1) / CODE_LANES;                         \\
         const int64_t block = CODE_BLOCK / (CODE_LANES * d) > 0 ? CODE_BLOCK / (CODE_LANES * d) : 1;\\
+        int32_t* const words = t->words;                                                           \\
+        int32_t* const queries = t->found_queries;                                                 \\
+        int32_t* const rows = t->found_rows;                                                       \\
         for (int64_t first = 0; first < panels; first += block) {                                  \\
             const int64_t last = first + block < panels ? first + block : panels;                  \\
             for (int64_t at = 0; at < t->count; at += R) {                                         \\
                 const int64_t here = t->count - at < R ? t->count - at : R;                        \\
-                const int8_t* x[R];                                                                \\
                 VECTOR starts[R];                                                                  \\
                 for (int64_t r = 0; r < R; r++) {                                                  \\
-                    x[r] = t->heads + (at + (r < here ? r : 0)) * d;                               \\
-                    starts[r] = ALL(t->starts[at + (r < here ? r : 0)]);                           \\
+                    const int64_t row = at + (r < here ? r : 0);                                   \\
+                    for (int64_t k = 0; k < d; k += 4)                                             \\
+                        memcpy(words + k / 4 * R + r, t->heads + row * d + k, 4);                  \\
+                    starts[r] = ALL(t->starts[row]);                                               \\
                 }                                                                                  \\
                 for (int64_t p = first; p < last; p++) {                                           \\
                     const uint8_t* q = t->panels + p * d * CODE_LANES;                             \\
-                    VECTOR a[R][V], limits[V], under;                                              \\
+                    VECTOR a[R][V], limits[V], most[V];                                            \\
+                    uint32_t found = 0, masks[R];                                                  \\
                     _Pragma("GCC unroll 16")                                                       \\
                     for (int r = 0; r < R; r++)                                                    \\
                         _Pragma("GCC unroll 4")                                                    \\
                         for (int v = 0; v < V; v++) a[r][v] = starts[r];                           \\
+                    _Pragma("GCC unroll 4")                                                        \\
                     for (int64_t k = 0; k < d; k += 4) {                                           \\
                         VECTOR y[V];                                                               \\
                         _Pragma("GCC unroll 4")                                                    \\
@@ -167,50 +216,49 @@ cdef extern from *:
                             y[v] = LOAD((const void*) (q + k * CODE_LANES + v * sizeof(VECTOR)));  \\
                         _Pragma("GCC unroll 16")                                                   \\
                         for (int r = 0; r < R; r++) {                                              \\
-                            int32_t four;                                                          \\
-                            memcpy(&four, x[r] + k, 4);                                            \\
-                            const VECTOR s = ALL(four);                                            \\
+                            const VECTOR s = ALL(words[k / 4 * R + r]);                            \\
                             _Pragma("GCC unroll 4")                                                \\
                             for (int v = 0; v < V; v++) a[r][v] = ADD(a[r][v], y[v], s);           \\
                         }                                                                          \\
                     }                                                                              \\
                     _Pragma("GCC unroll 4")                                                        \\
-                    for (int v = 0; v < V; v++)                                                    \\
+                    for (int v = 0; v < V; v++) {                                                  \\
                         limits[v] = LOAD((const void*) ((const char*) (t->limits + p * CODE_LANES) \\
                                                         + v * sizeof(VECTOR)));                    \\
-                    under = UNDER(limits[0], a[0][0]);                                             \\
-                    _Pragma("GCC unroll 16")                                                       \\
-                    for (int r = 0; r < R; r++)                                                    \\
-                        _Pragma("GCC unroll 4")                                                    \\
-                        for (int v = 0; v < V; v++)                                                \\
-                            under = BOTH(under, UNDER(limits[v], a[r][v]));                        \\
-                    if (!MASK(under)) continue;                                                    \\
-                    for (int64_t r = 0; r < here; r++) {                                           \\
-                        uint32_t found = 0;                                                        \\
-                        _Pragma("GCC unroll 4")                                                    \\
-                        for (int v = 0; v < V; v++)                                                \\
-                            found |= (uint32_t) MASK(UNDER(limits[v], a[r][v]))                    \\
-                                << (v * (CODE_LANES / V));                                         \\
-                        for (; found; found &= found - 1) {                                        \\
-                            const int64_t query = p * CODE_LANES + __builtin_ctz(found);           \\
-                            t->found_queries[n] = (int32_t) query;                                 \\
-                            t->found_rows[n++] = (int32_t) (at + r);                               \\
-                        }                                                                          \\
+                        most[v] = a[0][v];                                                         \\
+                        _Pragma("GCC unroll 16")                                                   \\
+                        for (int r = 1; r < R; r++) most[v] = GREATER(most[v], a[r][v]);           \\
+                        found |= REACHED(limits[v], most[v]);                                      \\
                     }                                                                              \\
+                    if (!found) continue;                                                          \\
+                    _Pragma("GCC unroll 16")                                                       \\
+                    for (int r = 0; r < R; r++) {                                                  \\
+                        masks[r] = 0;                                                              \\
+                        _Pragma("GCC unroll 4")                                                    \\
+                        for (int v = 0; v < V; v++)                                                \\
+                            masks[r] |= (uint32_t) REACHED(limits[v], a[r][v])                     \\
+                                << (v * (CODE_LANES / V));                                         \\
+                    }                                                                              \\
+                    for (int64_t r = 0; r < here; r++)                                             \\
+                        n += NOTE(masks[r], p * CODE_LANES, at + r, queries + n, rows + n);        \\
                 }                                                                                  \\
             }                                                                                      \\
         }                                                                                          \\
         return n;                                                                                  \\
+    }                                                                                              \\
+    TARGET static int64_t NAME(const CodeTask* t, int64_t n)                                       \\
+    {                                                                                              \\
+        return t->head == 16 ? NAME##_of(t, n, 16) : NAME##_of(t, n, t->head);                     \\
     }
     #define CODE_ADD_AVX2(A, Y, S)                                                                 \\
         _mm256_add_epi32(A, _mm256_madd_epi16(_mm256_maddubs_epi16(Y, S), _mm256_set1_epi16(1)))
-    #define CODE_MASK_AVX2(U) (0xff & ~_mm256_movemask_ps(_mm256_castsi256_ps(U)))
+    #define CODE_REACHED_AVX2(L, A)                                                                \\
+        (0xff & ~_mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpgt_epi32(L, A))))
     DEFINE_CODES(code_avx2, CODE_AVX2, __m256i, 2, 4, _mm256_set1_epi32, _mm256_loadu_si256,
-                 CODE_ADD_AVX2, _mm256_cmpgt_epi32, _mm256_and_si256, CODE_MASK_AVX2)
-    #define CODE_UNDER_VNNI(L, A) _mm512_maskz_set1_epi32(_mm512_cmpgt_epi32_mask(L, A), -1)
-    #define CODE_MASK_VNNI(U) ((uint16_t) ~_mm512_test_epi32_mask(U, U))
+                 CODE_ADD_AVX2, _mm256_max_epi32, CODE_REACHED_AVX2, code_noted)
+    #define CODE_REACHED_VNNI(L, A) _mm512_cmple_epi32_mask(L, A)
     DEFINE_CODES(code_vnni, CODE_VNNI, __m512i, 1, 12, _mm512_set1_epi32, _mm512_loadu_si512,
-                 _mm512_dpbusd_epi32, CODE_UNDER_VNNI, _mm512_and_si512, CODE_MASK_VNNI)
+                 _mm512_dpbusd_epi32, _mm512_max_epi32, CODE_REACHED_VNNI, code_noted_vnni)
     static int code_level(void) {
         __builtin_cpu_init();
         if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw")
@@ -220,7 +268,8 @@ cdef extern from *:
     static int64_t code_run(const CodeTask* t, int64_t n, int level)
     {
         if (!level) return code_left_portable(t, n, code_portable(t, n));
-        return code_left_avx2(t, n, level == 2 ? code_vnni(t, n) : code_avx2(t, n));
+        if (level == 2) return code_left_vnni(t, n, code_vnni(t, n));
+        return code_left_avx2(t, n, code_avx2(t, n));
     }
     #else
     static int code_level(void) { return 0; }
@@ -248,6 +297,8 @@ cdef extern from *:
         int64_t count
         int32_t* found_queries
         int32_t* found_rows
+        int32_t* words
+    enum: CODE_ROWS
     int code_level() noexcept nogil
     int64_t code_run(const CodeTask* task, int64_t found, int level) noexcept nogil
 
@@ -377,7 +428,7 @@ cdef class CodePanels:
         memset(self.panels, MIDDLE, max(1, padded * self.head))
         for q in range(self.count, padded):
             self.limits[q] = 0x7fffffff
-        most = 2 * max(1, self.count) * MOST_ROWS
+        most = 2 * max(1, self.count) * MOST_ROWS + LANES
         self.queries_found = np.empty(most, np.int32)
         self.numbers_found = np.empty(most, np.int64)
         self.found_queries, self.found_numbers = self.queries_found, self.numbers_found
@@ -414,6 +465,7 @@ cdef class CodePanels:
         cdef Py_ssize_t at = first, size, count, i, room = self.found_queries.shape[0]
         cdef int64_t found = 0, before, number, looked = 0
         cdef int32_t rows
+        cdef int32_t[::1] words
         cdef const uint8_t* chunk
         if level < 0 or level > code_level():
             level = code_level()
@@ -425,6 +477,8 @@ cdef class CodePanels:
         task.scales, task.rests = &self.terms[2, 0], &self.terms[3, 0]
         task.lengths = &self.terms[4, 0]
         task.found_queries, task.found_rows = &self.found_queries[0], &self.found_rows[0]
+        words = np.empty(CODE_ROWS * self.head // 4, np.int32)
+        task.words = &words[0]
         starts = np.empty(MOST_ROWS, np.int32)
         terms = np.empty(4 * MOST_ROWS, np.float32)
         while at < ends.shape[0] - 1:
@@ -446,7 +500,7 @@ cdef class CodePanels:
                     f"a chunk of {size} bytes does not hold {count} codes of {self.head} and "
                     f"{self.tail} numbers"
                 )
-            if found + count * self.count > room:
+            if found + count * self.count + LANES > room:
                 break
             before = found
             found = self.look(&task, chunk, count, found, starts, terms, level)
