@@ -16,6 +16,8 @@ from lsmstate.store import KeyBounds, Mutation, StreamSchema
 from support.contract_ranges import ROWS, VALUES, RangeModel, check_ranges, ordered
 
 BACKENDS = ("lsm", "lsm", "lsm", "lsm", "memory", "rocksdb")
+#: Cap of the backend that cannot spill: 25 batches of the largest rows are less.
+MOST_BYTES = 512 * MIB
 #: What a step may do.
 ACTIONS = ("append",) * 5 + ("delete", "retract", "flush", "flush", "delete range", "snapshot")
 
@@ -32,8 +34,9 @@ class RandomState:
         names = ((name, pa.int32()) for name in self.prefix)
         self.key = pa.schema([*names, ("value", self.kind)])
         self.texts = chance.choice([9, 9, 9, 5000])
+        cap = chance.choice([5, 8, 16]) * MIB
         options = Options(
-            memory_bytes=chance.choice([5, 8, 16]) * MIB,
+            memory_bytes=MOST_BYTES if backend == "memory" else cap,
             memtable_bytes=chance.choice([256, 1024]) * KIB,
         )
         streams = [StreamSchema(name, self.key, ROWS) for name in ("before", "timed", "behind")]
