@@ -29,6 +29,7 @@ from bench.spark.deduplication import TreeMeter
 from bench.spark.kept_groups import KeptGroups
 from bench.spark.spark_joins import CpuAtProgress, session
 from lsmstate.spark import State, streaming_sql
+from lsmstate.spark_integration.catalyst.catalyst import jvm_of
 from support.benchmark_tables import tpch_streams
 from support.spark_streams import FileStream
 
@@ -123,7 +124,7 @@ def run_side(name: str, side: str, streams: Mapping[str, FileStream], home: Path
     spark = session(home, {}, is_ours=side == "ours")
     for table, stream in streams.items():
         stream.read(spark).createOrReplaceTempView(table)
-    watch = CpuAtProgress(meter)
+    watch = CpuAtProgress(meter, jvm_of(spark))
     spark.streams.addListener(watch)
     began, started = meter.cpu_seconds(), time.perf_counter()
     note = ""

@@ -43,7 +43,10 @@ def set_figures(
         fields = {name: kind.getDeclaredField(name) for name in (*figures, "customMetrics")}
         for field in fields.values():
             field.setAccessible(True)
-        every = {**dict(operator.customMetrics()), **custom}
+        # Not by iterating over the map: py4j ends that by an exception, which PySpark looks up in
+        # fifteen ways, each in all jars.
+        own = json.loads(operator.json()).get("customMetrics", {})
+        every = {**own, **custom}
         fields["customMetrics"].set(operator, _longs(jvm, every))
         for name, value in figures.items():
             fields[name].setLong(operator, value)
