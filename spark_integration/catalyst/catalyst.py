@@ -150,20 +150,41 @@ def compared_type(filtered: DataFrame) -> Any:
     return analyzed_plan(filtered).condition().left().dataType().json()
 
 
-def mapped_together(functions: Sequence[tuple[DataFrame, ArrowFunction]], ddl: str) -> DataFrame:
+def mapped_together(
+    functions: Sequence[tuple[DataFrame, ArrowFunction]], schema: T.StructType
+) -> DataFrame:
     """The union of what ``mapInArrow`` makes of each DataFrame with its function. If plans can be
     built, it is analyzed once instead of twice per DataFrame."""
     try:
         catalyst = Catalyst(functions[0][0].sparkSession)
     except InvalidArgumentError:
-        mapped = (frame.mapInArrow(function, ddl) for frame, function in functions)
+        mapped = (frame.mapInArrow(function, schema) for frame, function in functions)
         return reduce(DataFrame.unionAll, mapped)
-    schema = cast(T.StructType, T.StructType.fromDDL(ddl))
     plans = [
         catalyst.map_in_arrow(analyzed_plan(frame), function, schema)
         for frame, function in functions
     ]
     return catalyst.dataframe(catalyst.union(plans))
+
+
+def inlined_arrays(frame: DataFrame, count: int) -> DataFrame:
+    """The first columns of a frame, ``count`` arrays of structs, multiplied: a row for each choice
+    of a struct from each of them, with the fields of all structs after the other columns.
+
+    If plans can be built, it is one node for each array, where ``select`` makes two, of which one
+    names all columns. Spark walks through all of them in every micro-batch.
+    """
+    try:
+        catalyst = Catalyst(frame.sparkSession)
+    except InvalidArgumentError:
+        names = frame.columns[:count]
+        for name in names:
+            frame = frame.select("*", F.inline(F.col(f"`{name}`")))
+        return frame.drop(*names)
+    plan = analyzed_plan(frame)
+    for _ in range(count):
+        plan = catalyst.inline_first(plan)
+    return catalyst.dataframe(plan)
 
 
 def observed(frame: DataFrame, name: str, metrics: Sequence[str]) -> DataFrame:
@@ -256,11 +277,7 @@ class Catalyst:
                 self._self_test()
                 _tested.add(spark.version)
         except (Py4JError, PySparkException, TypeError, ValueError, KeyError) as missing:
-            reason = str(missing).splitlines()[0]
-            raise InvalidArgumentError(
-                f"Spark {spark.version} cannot build query plans here: {reason}; name the "
-                "streams yourself: multiway_join(...)"
-            ) from missing
+            raise self._unable(missing) from missing
 
     def analyzed(self, df: DataFrame) -> Any:
         """The analyzed plan, with common table expressions in place of their names."""
@@ -273,9 +290,16 @@ class Catalyst:
         return self._inline.apply(plan)
 
     def parsed(self, sql: str) -> Any:
-        """The analyzed plan of a query, without the checks that a streaming query has to pass."""
+        """The analyzed plan of a query, without the checks that a streaming query has to pass.
+        InvalidArgumentError, with the version, if Spark's parser or analyzer cannot be called."""
         state: Any = self._session.sessionState()
-        return self.inlined(state.analyzer().execute(state.sqlParser().parsePlan(sql)))
+        try:
+            analyze, parse = state.analyzer().execute, state.sqlParser().parsePlan
+            return self.inlined(analyze(parse(sql)))
+        except Py4JJavaError:
+            raise
+        except Py4JError as missing:  # no such method
+            raise self._unable(missing) from missing
 
     def columns(self, texts: tuple[str, ...]) -> tuple[Any, Any]:
         """The first and the others, which are SQL text, as columns of the JVM."""
@@ -449,6 +473,12 @@ class Catalyst:
         output = types.toAttributes(call.dataType())
         return self._logical("MapInArrow")(call, output, plan, False, self._none)
 
+    def inline_first(self, plan: Any) -> Any:
+        """As ``inline`` of the first column, an array of structs, which then is left out."""
+        generator = self._expression("Inline")(self.output_attribute(plan, 0))
+        fields = self._class("types.DataTypeUtils").toAttributes(generator.elementSchema())
+        return self._logical("Generate")(generator, self._seq([0]), False, self._none, fields, plan)
+
     def join(self, node: Any, left: Any, right: Any, condition: Any | None) -> Any:
         """A join of the same kind as ``node``."""
         on = self._none if condition is None else self._some(condition)
@@ -518,11 +548,18 @@ class Catalyst:
     def _seq(self, values: Iterable[Any]) -> Any:
         return self._to_seq(list(values))
 
+    def _unable(self, missing: Exception) -> InvalidArgumentError:
+        reason = str(missing).splitlines()[0]
+        return InvalidArgumentError(
+            f"Spark {self.spark.version} cannot build query plans here: {reason}; name the "
+            "streams yourself: multiway_join(...)"
+        )
+
     def _self_test(self) -> None:
         """Check that a plan that is read, taken apart and built again gives its row."""
-        plan = self.inlined(
-            analyzed_plan(self.spark.range(3).selectExpr("id + 1 AS x").where("x = 2"))
-        )
+        # Built without SQL text: Spark's parser takes half a second of CPU the first time.
+        rows = self.spark.range(3).select((F.col("id") + 1).alias("x")).where(F.col("x") == 2)
+        plan = self.inlined(analyzed_plan(rows))
         kinds = [node["class"].rsplit(".", 1)[1] for node in self.tree(plan)]
         if kinds != ["Filter", "Project", "Range"]:
             raise ValueError(f"a plan of three nodes is read as {', '.join(kinds)}")
@@ -544,6 +581,9 @@ class Catalyst:
             raise ValueError("functions in Python are not found in a plan")
         self.columns(("count(1) AS n",))
         self.refusal(renamed, OUTPUT_MODES[0])
-        self.parsed("WITH a AS (SELECT 1 AS x) SELECT l.x FROM a l JOIN a r ON l.x = r.x")
+        arrays = self.spark.range(1).select(F.array(F.struct(F.lit(1).alias("z"))).alias("zs"))
+        inlined = self.inline_first(analyzed_plan(arrays))
+        if [column[0]["name"] for column in self.output(inlined)] != ["z"]:
+            raise ValueError("the fields of structs are read wrong")
         if self.dataframe(renamed).schema.names != ["y"]:
             raise ValueError("a rebuilt plan lost its column")

@@ -6,12 +6,15 @@ updated last, after the last frame has been handed over.
 
 from typing import TYPE_CHECKING, Final
 
+from pyspark.sql import types as T
+
 from lsmstate.errors import FormatVersionError
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.state import GroupState
 
-STATE_DDL: Final = "version INT, pointer STRING"
+#: A type needs no parser, where DDL starts that of SQL.
+STATE_TYPE: Final = T.StructType().add("version", T.IntegerType()).add("pointer", T.StringType())
 _VERSION: Final = 1
 
 

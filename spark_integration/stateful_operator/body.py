@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 import pandas as pd
+from pyspark.sql import types as T
 from pyspark.sql.streaming.state import GroupState
 
 from lsmstate.joins.protocols import Role
@@ -34,8 +35,14 @@ from lsmstate.spark_integration.stateful_operator.result_checks import checked_r
 from lsmstate.spark_integration.stateful_operator.result_frames import ResultFrame, ResultPacker
 from lsmstate.spark_integration.tables.table_watch import TableWatch
 
-OUTPUT_DDL: Final = "rows INT, payload BINARY, metrics ARRAY<BIGINT>, hottest STRING"
-_COLUMNS: Final = ("rows", "payload", "metrics", "hottest")
+OUTPUT_TYPE: Final = (
+    T.StructType()
+    .add("rows", T.IntegerType())
+    .add("payload", T.BinaryType())
+    .add("metrics", T.ArrayType(T.LongType()))
+    .add("hottest", T.StringType())
+)
+_COLUMNS: Final = tuple(OUTPUT_TYPE.names)
 #: A function is given batches of about this, and under a small cap of that part of it: a put of
 #: the rows of one batch has to fit into an eighth of the cap, also where it makes them wider.
 _BATCH_BYTES: Final = 1 * MIB

@@ -17,7 +17,7 @@ from lsmstate.spark_integration.catalyst.catalyst import (
     scaled,
 )
 from lsmstate.spark_integration.catalyst.names import quoted
-from lsmstate.spark_integration.checkpoint.commit_pointer import STATE_DDL
+from lsmstate.spark_integration.checkpoint.commit_pointer import STATE_TYPE
 from lsmstate.spark_integration.checkpoint.pinned_settings import check_settings
 from lsmstate.spark_integration.columns.arrow_substitutes import carried_type, restore
 from lsmstate.spark_integration.columns.decimals import small_decimals
@@ -28,8 +28,8 @@ from lsmstate.spark_integration.metrics.worker_memory import ENVIRONMENT
 from lsmstate.spark_integration.plan.bucket import BucketFunction
 from lsmstate.spark_integration.plan.inputs import Inputs
 from lsmstate.spark_integration.plan.stateful_plan import StatefulPlan
-from lsmstate.spark_integration.stateful_operator.body import OUTPUT_DDL, stateful_function
-from lsmstate.spark_integration.stateful_operator.frames import FRAME_DDL
+from lsmstate.spark_integration.stateful_operator.body import OUTPUT_TYPE, stateful_function
+from lsmstate.spark_integration.stateful_operator.frames import FRAME_TYPE
 from lsmstate.spark_integration.stateful_operator.query_start import (
     PLAN_METADATA,
     listen,
@@ -92,18 +92,15 @@ def stateful_operator(
     with _worker_environment(spark) if has_jvm else nullcontext():
         results = grouped.applyInPandasWithState(
             stateful_function(plan, function),
-            OUTPUT_DDL,
-            STATE_DDL,
+            OUTPUT_TYPE,
+            STATE_TYPE,
             plan.output_mode,
             "EventTimeTimeout" if plan.watches_time else "NoTimeout",
         )
-    # The rows that only make the worker hand its results over are many: the observation of some
-    # sixty aggregates must not see them.
-    told = results.where("payload IS NOT NULL OR metrics IS NOT NULL")
-    payloads = (
-        metrics.observe(told, plan.counters).where("payload IS NOT NULL").select("rows", "payload")
-    )
-    return _unpacked(payloads, plan, output)
+    # The rows that only make the worker hand its results over are many: neither the observation nor
+    # unpack must see them.
+    told = results.where(F.col("payload").isNotNull() | F.col("metrics").isNotNull())
+    return _unpacked(metrics.observe(told, plan.counters), plan, output)
 
 
 def _check_not_nested(inputs: Inputs, operator: str) -> None:
@@ -127,15 +124,17 @@ def _routed(plan: StatefulPlan, inputs: Inputs) -> DataFrame:
         keys = inputs.keys_of(source.name)
         rows = travelling(frame, source.name, keys, source.key_positions)
         functions.append((rows, route_function(plan, number)))
-    routed = mapped_together(functions, FRAME_DDL)
-    bucket = F.col("bucket").alias("bucket", metadata={PLAN_METADATA: plan.wanted().to_json()})
-    columns = ["stream", "role", "partition", "number", "rows", "payload"]
+    bucket, *others = FRAME_TYPE
+    marked = T.StructField(
+        bucket.name, bucket.dataType, metadata={PLAN_METADATA: plan.wanted().to_json()}
+    )
+    routed = mapped_together(functions, T.StructType([marked, *others]))
     if not plan.watches_time:
-        return routed.select(bucket, *columns)
+        return routed
     # mapInArrow dropped the mark by which Spark hands the watermark over. It is on a column of
     # nulls, since Spark drops a frame whose time is late, whatever its rows' times are.
     time = F.lit(None).cast("timestamp").alias("et", metadata={WATERMARK_METADATA: 0})
-    return routed.select(bucket, *columns, time)
+    return routed.select("*", time)
 
 
 def _unpacked(payloads: DataFrame, plan: StatefulPlan, output: T.StructType) -> DataFrame:

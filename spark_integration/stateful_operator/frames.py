@@ -16,16 +16,13 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
+from pyspark.sql import types as T
 
 from lsmstate.errors import CorruptionError
 from lsmstate.joins.protocols import Role
 from lsmstate.options import KIB, MIB
 from lsmstate.process.whole_writes import write_at
 
-FRAME_DDL: Final = (
-    "bucket BIGINT, stream INT, role TINYINT, partition INT, number BIGINT, rows INT, "
-    "payload BINARY"
-)
 _FRAME_SCHEMA: Final = pa.schema(
     [
         ("bucket", pa.int64()),
@@ -36,6 +33,17 @@ _FRAME_SCHEMA: Final = pa.schema(
         ("rows", pa.int32()),
         ("payload", pa.binary()),
     ]
+)
+#: The same in Spark. A type needs no parser, where DDL starts that of SQL.
+FRAME_TYPE: Final = (
+    T.StructType()
+    .add("bucket", T.LongType())
+    .add("stream", T.IntegerType())
+    .add("role", T.ByteType())
+    .add("partition", T.IntegerType())
+    .add("number", T.LongType())
+    .add("rows", T.IntegerType())
+    .add("payload", T.BinaryType())
 )
 FRAME_BYTES: Final = 128 * KIB
 #: A frame grows to at most this, except for a single row that is larger.

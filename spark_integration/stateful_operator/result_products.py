@@ -13,13 +13,12 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from lsmstate.joins.local.parts.factorized import factorized
 from lsmstate.joins.local.parts.row_picks import Numbers, Picked
 from lsmstate.schema.arrow_sizes import RowSizes, pieces_of
-from lsmstate.spark_integration.catalyst.names import quoted
+from lsmstate.spark_integration.catalyst.catalyst import inlined_arrays
 from lsmstate.spark_integration.columns.arrow_substitutes import carried_type
 from lsmstate.spark_integration.plan.stateful_plan import StatefulPlan
 from lsmstate.spark_integration.stateful_operator.result_frames import RESULT_BYTES, ResultUnpacker
@@ -83,10 +82,7 @@ class RowArrays:
 
     def multiplied(self, products: DataFrame) -> DataFrame:
         """The results."""
-        results = products
-        for name in self.names:
-            results = results.select("*", F.inline(F.col(quoted(name))))
-        return results.drop(*self.names)
+        return inlined_arrays(products, len(self.names))
 
 
 def _travelling(field: T.StructField) -> T.StructField:
