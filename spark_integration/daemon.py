@@ -10,7 +10,9 @@ import them.
 """
 
 import gc
+import importlib.abc
 import os
+import sys
 
 # Each starts threads of its library as it is imported. The workers inherit what is set here.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -18,22 +20,38 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # Spark's own default is the core
 os.environ.setdefault("ARROW_IO_THREADS", "1")
 os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
 
-import pandas  # noqa: F401
-import pyarrow.parquet  # noqa: F401
+import pyarrow as pa
+import pyarrow.parquet
 import pyspark.sql.pandas.serializers
 import pyspark.worker  # noqa: F401
 from pyspark.daemon import manager
 
-from lsmstate.spark_integration.metrics.worker_memory import ENVIRONMENT, WORKER
+from lsmstate.spark_integration.metrics.worker_memory import ENVIRONMENT, ROWS_ENVIRONMENT, WORKER
 
-# Two pools of workers have a daemon each, which imports what its workers run.
+
+class _WithoutPandas(importlib.abc.MetaPathFinder):
+    """Finds no pandas."""
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
+        if fullname == "pandas":
+            raise ImportError("these workers do without pandas")
+
+
+# Each pool of workers has a daemon, which imports what its workers run.
+if os.environ.get(WORKER) == ROWS_ENVIRONMENT[WORKER]:
+    # pyarrow looks for pandas once, as it makes its first array, and imports it: a second of CPU.
+    # Nothing that routes rows or unpacks results has a use for it.
+    sys.meta_path.insert(0, _WithoutPandas())
+    pa.array([None])
+    del sys.meta_path[0]
+    import lsmstate.spark_integration.stateful_operator.route
+    import lsmstate.spark_integration.stateful_operator.unpack
+else:
+    import pandas  # noqa: F401
 if os.environ.get(WORKER) == ENVIRONMENT[WORKER]:
     import lsmstate.lsm.store
     import lsmstate.spark_integration.joins.run_join
-    import lsmstate.spark_integration.stateful_operator.body
-else:
-    import lsmstate.spark_integration.stateful_operator.route
-    import lsmstate.spark_integration.stateful_operator.unpack  # noqa: F401
+    import lsmstate.spark_integration.stateful_operator.body  # noqa: F401
 
 if __name__ == "__main__":
     # Spark's worker collects garbage after each task. What was imported is none: without it that

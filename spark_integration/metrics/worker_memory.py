@@ -22,6 +22,8 @@ ENVIRONMENT: Final = {
     "MALLOC_TRIM_THRESHOLD_": "131072",
     "ARROW_DEFAULT_MEMORY_POOL": "system",
 }
+#: Environment of the workers that route rows and unpack results. They run no function of a user.
+ROWS_ENVIRONMENT: Final = {WORKER: "rows"}
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -24,7 +24,7 @@ from lsmstate.spark_integration.columns.decimals import small_decimals
 from lsmstate.spark_integration.columns.key_columns import travelling
 from lsmstate.spark_integration.columns.schemas import WATERMARK_METADATA
 from lsmstate.spark_integration.metrics import observation as metrics
-from lsmstate.spark_integration.metrics.worker_memory import ENVIRONMENT
+from lsmstate.spark_integration.metrics.worker_memory import ENVIRONMENT, ROWS_ENVIRONMENT
 from lsmstate.spark_integration.plan.bucket import BucketFunction
 from lsmstate.spark_integration.plan.inputs import Inputs
 from lsmstate.spark_integration.plan.stateful_plan import StatefulPlan
@@ -88,9 +88,10 @@ def stateful_operator(
         )
     if plan.state_dir is not None and local_path(plan.state_dir) is not None:
         check_settings(plan.state_dir, plan.wanted())  # elsewhere it is looked at when it starts
-    grouped = _routed(plan, inputs).groupBy("bucket")
-    with _worker_environment(spark) if has_jvm else nullcontext():
-        results = grouped.applyInPandasWithState(
+    with _workers(spark, ROWS_ENVIRONMENT):
+        routed = _routed(plan, inputs)
+    with _workers(spark, ENVIRONMENT):
+        results = routed.groupBy("bucket").applyInPandasWithState(
             stateful_function(plan, function),
             OUTPUT_TYPE,
             STATE_TYPE,
@@ -100,7 +101,9 @@ def stateful_operator(
     # The rows that only make the worker hand its results over are many: neither the observation nor
     # unpack must see them.
     told = results.where(F.col("payload").isNotNull() | F.col("metrics").isNotNull())
-    return _unpacked(metrics.observe(told, plan.counters), plan, output)
+    payloads = metrics.observe(told, plan.counters)
+    with _workers(spark, ROWS_ENVIRONMENT):
+        return _unpacked(payloads, plan, output)
 
 
 def _check_not_nested(inputs: Inputs, operator: str) -> None:
@@ -185,13 +188,16 @@ def _with_types(rows: DataFrame, output: T.StructType, restored: Mapping[str, Co
 
 
 @contextmanager
-def _worker_environment(spark: SparkSession) -> Iterator[None]:
-    """Give the stateful node its own workers. Spark keeps one pool of workers per environment, so
-    route and unpack then start no more of the workers that hold state."""
+def _workers(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
+    """Give the functions that are made meanwhile workers of their own. Spark keeps one pool of
+    workers per environment, so route and unpack start no more of those that hold state."""
+    if not is_classic(spark):
+        yield
+        return
     environment = spark.sparkContext.environment
     with _environment_lock:
         before = dict(environment)
-        environment.update(ENVIRONMENT)
+        environment.update(wanted)
         try:
             yield
         finally:

@@ -10,11 +10,10 @@
 import os
 import tempfile
 from collections.abc import Iterable, Iterator
-from typing import IO, Final, NamedTuple
+from typing import IO, TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 import pyarrow as pa
 from pyspark.sql import types as T
 
@@ -22,6 +21,9 @@ from lsmstate.errors import CorruptionError
 from lsmstate.joins.protocols import Role
 from lsmstate.options import KIB, MIB
 from lsmstate.process.whole_writes import write_at
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _FRAME_SCHEMA: Final = pa.schema(
     [
@@ -192,7 +194,7 @@ class FrameSpool:
         self._file: IO[bytes] | None = None
         self.spilled_bytes = 0
 
-    def add(self, frames: pd.DataFrame) -> None:
+    def add(self, frames: "pd.DataFrame") -> None:
         """Add the frames of one of the pieces that Spark delivers."""
         columns = [frames[name].tolist() for name in _FRAME_SCHEMA.names[1:]]
         for stream, role, partition, number, rows, payload in zip(*columns, strict=True):

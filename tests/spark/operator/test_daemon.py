@@ -10,13 +10,15 @@ from typing import Any
 import psutil
 import pytest
 
-from lsmstate.spark_integration.metrics.worker_memory import ENVIRONMENT
+from lsmstate.spark_integration.metrics.worker_memory import ENVIRONMENT, ROWS_ENVIRONMENT
 from support.paths import ROOT
 
 pytest.importorskip("pyspark")
 
 
-@pytest.mark.parametrize("more", [{}, ENVIRONMENT], ids=["rows", "state"])
+@pytest.mark.parametrize(
+    "more", [{}, ROWS_ENVIRONMENT, ENVIRONMENT], ids=["of users", "rows", "state"]
+)
 def test_it_listens_as_sparks_own_does_and_ends_with_spark(more: dict[str, str]) -> None:
     daemon = subprocess.Popen(
         [sys.executable, "-m", "lsmstate.spark_integration.daemon", "pyspark.worker"],
@@ -34,9 +36,9 @@ def test_it_listens_as_sparks_own_does_and_ends_with_spark(more: dict[str, str])
     port = int.from_bytes(daemon.stdout.read(4), "big")
     with socket.create_connection(("127.0.0.1", port), timeout=60):
         mapped = [entry.path for entry in psutil.Process(daemon.pid).memory_maps()]
-        assert any("pandas" in path for path in mapped)
-        assert any("memtable" in path for path in mapped)
-        assert any("sst_probe" in path for path in mapped) == bool(more), "what holds state"
+        assert any("pandas" in path for path in mapped) == (more != ROWS_ENVIRONMENT)
+        assert any("memtable" in path for path in mapped) == bool(more), "what routes rows"
+        assert any("sst_probe" in path for path in mapped) == (more == ENVIRONMENT), "holds state"
         threads = psutil.Process(daemon.pid).num_threads()
         assert threads == 1, "what another thread has locked stays locked in a worker"
     daemon.stdin.close()
