@@ -12,6 +12,7 @@ Bentley and Saxe, "Decomposable Searching Problems", 1980).
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -23,6 +24,7 @@ import pyarrow as pa
 from lsmstate.cython_ext.distances import near_points
 from lsmstate.cython_ext.distances.near_points import NearPairs, PointTree
 from lsmstate.cython_ext.keys.key_codec import KeyCodec
+from lsmstate.cython_ext.rows.gather import Gatherer
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.local.parts.time_checks import microseconds
 from lsmstate.joins.local.similarity.homes import GRID_DIMENSIONS
@@ -136,8 +138,16 @@ class KeptPoints:
         """Nothing is stored yet: keep all that comes."""
         self._kept = {name: _Kept(KeptMemory(), []) for name in self._keepable()}
 
+    def give_back(self) -> bool:
+        """Let everything go; return whether there was anything."""
+        kept = list(self._kept)
+        for stream in kept:
+            self._drop(stream)
+        return bool(kept)
+
     def close(self) -> None:
         """Release the memory of what is kept. Nothing is kept any more."""
+        self._is_worth_it = False
         self._kept.clear()
         self._numbers = None
 
@@ -173,11 +183,22 @@ class KeptPoints:
         kept = self._kept.get(stream)
         if kept is None or not rows.num_rows:
             return
-        if not self._add(kept, stream, rows, sizes, self._numbered(keys, is_new=True), 0):
-            self._drop(stream)
-            return
-        while self._merged(kept, stream):
-            pass
+        is_whole = False
+        try:
+            with suppress(MemoryError):  # the store has the rows in any case
+                # A copy: whoever made the batch may use its memory again.
+                rows = (
+                    Gatherer([rows.schema], rows.schema)
+                    .sources([rows])
+                    .gather([np.arange(rows.num_rows)])
+                )
+                numbers = self._numbered(keys, is_new=True)
+                is_whole = self._add(kept, stream, rows, sizes, numbers, 0)
+                while is_whole and self._merged(kept, stream):
+                    pass
+        finally:
+            if not is_whole:
+                self._drop(stream)
 
     def near(
         self, stream: str, values: Any, keys: pa.RecordBatch
@@ -202,8 +223,7 @@ class KeptPoints:
             self._possible += points.count * level.tree.count
         is_wide = points.width > GRID_DIMENSIONS + 1 and self._possible > _ENOUGH_PAIRS
         if is_wide and self._compared > MOST_COMPARED * self._possible:
-            self._is_worth_it = False
-            self._kept.clear()
+            self.close()
 
     def taken(self) -> int:
         """Pairs that were compared since the last call."""
@@ -217,13 +237,17 @@ class KeptPoints:
             stored = self._store.stats().counters.get("rows", np.inf)
             if stream not in self._keepable() or WORTH * self._looked[stream] < stored:
                 return False
-            kept = self._load(stream)
+            with suppress(MemoryError):
+                kept = self._load(stream)
         if kept is None or kept.memory.is_short:
             self._drop(stream)
             return False
         return True
 
     def _drop(self, stream: str) -> None:
+        if self._numbers is not None and self._numbers.is_full:
+            self.close()  # keys only become more
+            return
         self._kept.pop(stream, None)
         stored = self._store.stats().counters.get("rows", 0)
         self._looked[stream] = -PATIENCE * stored / WORTH
@@ -239,7 +263,10 @@ class KeptPoints:
             read.append(rows)
             numbers.append(self._numbered(keys, is_new=True))
         if read:
-            rows, own = pa.concat_batches(read), np.concatenate(numbers)
+            try:
+                rows, own = pa.concat_batches(read), np.concatenate(numbers)
+            except pa.ArrowInvalid:  # too many values for a dictionary
+                return None
             if not self._add(kept, stream, rows, row_sizes(rows), own, _level_of(rows)):
                 return None
         kept.memory.shrink(size)

@@ -23,6 +23,7 @@ from lsmstate.joins.local.parts.pair_order import content_hashes, is_greater
 from lsmstate.joins.local.parts.results import Results, check_finished
 from lsmstate.joins.local.parts.row_picks import Picked
 from lsmstate.joins.local.parts.time_checks import microseconds
+from lsmstate.joins.local.parts.write_parts import WriteParts, write_all
 from lsmstate.joins.local.similarity.coded import Coded
 from lsmstate.joins.local.similarity.function_metric import FunctionSpace
 from lsmstate.joins.local.similarity.homes import Blocks, Grid, Index, can_use_grid, placed
@@ -284,7 +285,8 @@ class SimilarityJoin(KeepsAllRows):
                 stored.slice(part.start, part.stop - part.start),
             )
             writes.append([*beside, own])
-        self._store.write_all(writes)
+        keeping = [] if self._kept is None else [self._kept]
+        write_all(self._store, WriteParts(lambda: writes), *keeping)
         self._arrived += count
         if self._kept is not None:
             self._kept.added(stream, stored, mine.keys, sizes)

@@ -2,6 +2,7 @@
 brute force."""
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,31 @@ def test_points_beyond_the_scale_lose_no_pair(far: float) -> None:
     expected |= {(at, at) for at in range(40) if np.array_equal(queries[at], others[at])}
     for level in range(code_tiles.LEVEL + 1):
         assert expected <= candidates(basis, queries, others, 1.0, level)
+
+
+def test_queries_of_which_most_lie_at_the_centre_lose_no_pair() -> None:
+    """Their numbers have a scale that is nearly zero."""
+    rng = np.random.default_rng(3)
+    some = points(rng, 200, 20)
+    basis = Basis.of(np.concatenate([some, -some]), 1.0)
+    assert basis is not None
+    basis = replace(basis, centre=np.zeros(20))
+    queries = np.full((500, 20), 1e-240)
+    queries[::100] = some[:5]
+    for level in range(code_tiles.LEVEL + 1):
+        found = candidates(basis, queries, some, 1.0, level)
+        assert found >= {(100 * at, at) for at in range(5)}
+
+
+@pytest.mark.parametrize("count", [1, 15, 17])
+def test_all_pairs_of_as_many_rows_as_one_call_has_room_for(count: int) -> None:
+    rng = np.random.default_rng(4)
+    rows = points(rng, 6 * code_tiles.MOST_ROWS, 20)
+    basis = Basis.of(rows, 1.0)
+    assert basis is not None
+    for level in range(code_tiles.LEVEL + 1):
+        found = candidates(basis, rows[:count], rows, 1e6, level)
+        assert len(found) == count * len(rows)
 
 
 def test_points_that_are_all_equal_or_too_small_have_no_basis() -> None:
