@@ -22,6 +22,9 @@ RANGE_BYTES = 16
 #: Bytes of a row beside its data: its size, in an array that doubles.
 _SIZE_BYTES = 16
 
+#: Live rows that are copied at once when a table is rebuilt.
+REBUILT_BYTES = 4 << 20
+
 #: Smaller Arrow batches are joined, this many at a time, so that a gather touches few.
 _SMALL_BATCH_BYTES = 1 << 20
 _SMALL_BATCHES = 64
@@ -158,13 +161,10 @@ class MemoryTable:
         return self._dead > self._end - self._dead
 
     def rebuilt(self) -> "MemoryTable":
-        """Return a new table of the live rows only."""
-        keys = sorted(self._index)
-        numbers = [_expanded(_pairs(self._index[key])) for key in keys]
+        """Return a new table of the live rows only. Memory: that of the new table, and a piece."""
         table = MemoryTable(self.schema)
-        if keys:
-            counts = np.array([len(found) for found in numbers], dtype=np.int64)
-            table.append(keys, counts, self.rows(np.concatenate(numbers)))
+        for keys, counts, rows in self.groups(REBUILT_BYTES):
+            table.append(keys, counts, rows)
         for key, rows in self._pending.items():
             table._take(key, rows)
         return table

@@ -3,6 +3,7 @@
 import os
 import shutil
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -14,6 +15,7 @@ from lsmstate.errors import (
     StoreClosedError,
 )
 from lsmstate.memory_backend import store as memory_store
+from lsmstate.memory_backend import table as memory_table
 from lsmstate.opening import open_attempt, open_checkpoint, open_commit, open_store
 from lsmstate.options import MIB, Options
 from lsmstate.store import Mutation, StreamSchema
@@ -272,3 +274,33 @@ def test_states_are_read_and_copied_by_any_path(tmp_path):
     ) as store:
         pointer = store.commit()
     open_commit(tmp_path / "bucket", pointer, options=options).close()
+
+
+def test_a_table_is_rebuilt_a_piece_of_rows_at_a_time(monkeypatch):
+    """The rows of a key stay in the order in which they came, also where it has several pieces."""
+    monkeypatch.setattr(memory_table, "REBUILT_BYTES", 200)
+    schema = pa.schema([("n", pa.int64())])
+    old = memory_table.MemoryTable(schema)
+    keys = [b"a", b"b", b"c"]
+    for first in range(0, 300, 3):
+        rows = pa.record_batch([[first, first + 1, first + 2]], schema=schema)
+        old.append(keys, np.ones(3, np.int64), rows)
+    old.delete([b"b"])
+    old.retract([b"a"], np.ones(1, np.int64), pa.record_batch([[0]], schema=schema))
+    old.retract([b"d"], np.ones(1, np.int64), pa.record_batch([[7]], schema=schema))
+    taken = []
+    gather = memory_table.MemoryTable.rows
+
+    def rows_of(table, numbers):
+        taken.append(len(numbers))
+        return gather(table, numbers)
+
+    monkeypatch.setattr(memory_table.MemoryTable, "rows", rows_of)
+    new = old.rebuilt()
+    assert 0 < max(taken) <= 200 // 8
+    assert new.sorted_keys() == [b"a", b"c"]
+    counts, numbers = new.find(keys)
+    assert counts.tolist() == [99, 0, 100]
+    expected = [*range(3, 300, 3), *range(2, 300, 3)]
+    assert new.rows(numbers).column(0).to_pylist() == expected
+    assert [key for key, _ in new.pending()] == [b"d"]
