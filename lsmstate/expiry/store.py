@@ -578,12 +578,14 @@ class ExpiringStore(LaneReads, AdmittedWrites):
     def checkpoint(self, name: str) -> Checkpoint:
         """Make a named checkpoint; only with the backend ``lsm``."""
         self._finish_moves()
-        return self._inner.checkpoint(name)
+        made: Checkpoint = self._inner.checkpoint(name)
+        return made
 
     @property
     def checkpoints(self) -> Checkpoints:
         """The named checkpoints; only with the backend ``lsm``."""
-        return self._inner.checkpoints
+        found: Checkpoints = self._inner.checkpoints
+        return found
 
     def flush(self) -> None:
         """Flush the memtables into one run; only with the backend ``lsm``."""

@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, ClassVar, NoReturn, Protocol
+from typing import Any, ClassVar, NoReturn, Protocol
 
 import pyarrow as pa
 
@@ -25,9 +25,6 @@ from lsmstate.store_base.batch_limits import check_mutation, checked_mutations, 
 from lsmstate.store_base.checks import checked_entries, checked_keys, checked_rows, stream_of
 from lsmstate.store_base.reads import StoreReads
 
-if TYPE_CHECKING:
-    from lsmstate.lsm.checkpoints import Checkpoint, Checkpoints
-
 
 class Backend(MultimapStore, Protocol):
     """A store of one of the backends: the contract, and what a wrapping store needs."""
@@ -44,12 +41,12 @@ class Backend(MultimapStore, Protocol):
         """
         ...
 
-    def checkpoint(self, name: str) -> "Checkpoint":
+    def checkpoint(self, name: str) -> Any:
         """Make a named checkpoint. All backends but ``lsm`` refuse this and what follows."""
         ...
 
     @property
-    def checkpoints(self) -> "Checkpoints":
+    def checkpoints(self) -> Any:
         """The named checkpoints."""
         ...
 
@@ -122,12 +119,12 @@ class AdmittedWrites(StoreWrites):
             with self.admitting(self._checked(parts)):
                 return sum(map(self.write, self._merged(parts)))
 
-    def checkpoint(self, name: str) -> "Checkpoint":
+    def checkpoint(self, name: str) -> Any:
         """Refuse it: only the backend ``lsm`` has named checkpoints."""
         self._refuse(f"checkpoint({name!r})")
 
     @property
-    def checkpoints(self) -> "Checkpoints":
+    def checkpoints(self) -> Any:
         """Refused, as ``checkpoint`` is."""
         self._refuse("checkpoints")
 
