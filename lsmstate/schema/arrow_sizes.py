@@ -6,6 +6,7 @@ row: a slice has all buffers of its parent, and many rows may share one large va
 
 from collections.abc import Iterator
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -202,3 +203,10 @@ def _item_sizes(values: pa.Array, starts: Sizes, ends: Sizes) -> Sizes:
     first, last = starts.min(), ends.max()
     before = np.concatenate([[0], np.cumsum(_sizes(values.slice(first, last - first)))])
     return np.asarray(before[ends - first] - before[starts - first] + 9, dtype=np.int64)
+
+
+def lies_in(rows: pa.RecordBatch, values: npt.NDArray[Any]) -> bool:
+    """Whether values are a view of a column, so that they take no memory of their own."""
+    start = values.__array_interface__["data"][0]
+    buffers = (buffer for column in rows.columns for buffer in column.buffers() if buffer)
+    return any(each.address <= start < each.address + each.size for each in buffers)

@@ -33,7 +33,7 @@ from lsmstate.joins.local.similarity.spaces import VectorSpace
 from lsmstate.joins.local.similarity.vectors import Matrix
 from lsmstate.joins.specs.similarity import ARRIVAL, SimilaritySpec
 from lsmstate.process.kept_memory import KeptMemory
-from lsmstate.schema.arrow_sizes import row_sizes
+from lsmstate.schema.arrow_sizes import lies_in, row_sizes
 from lsmstate.store import MultimapStore
 
 Numbers = npt.NDArray[np.int64]
@@ -64,8 +64,8 @@ class Level:
     """Some stored rows."""
 
     rows: pa.RecordBatch
-    values: Any
-    """What the measure compares."""
+    values: Matrix
+    """What the measure compares: a view of a column, or a copy in another type."""
     sizes: Numbers
     """The bytes of each row."""
     last: int
@@ -86,7 +86,8 @@ class Level:
     def nbytes(self) -> int:
         """Bytes it takes."""
         arrays = self.sizes.nbytes + self.times.nbytes + self.keys.nbytes
-        return int(self.rows.nbytes + arrays + self.tree.nbytes)
+        own = 0 if lies_in(self.rows, self.values) else self.values.nbytes
+        return int(self.rows.nbytes + arrays + self.tree.nbytes + own)
 
 
 @dataclass(frozen=True)

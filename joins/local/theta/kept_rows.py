@@ -11,10 +11,9 @@ an end of a range.
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from lsmstate.cython_ext.expressions.slab_pairs import Slabs
@@ -27,6 +26,7 @@ from lsmstate.joins.local.theta.limits import plain
 from lsmstate.joins.local.theta.slabs import in_slabs, valid_places
 from lsmstate.joins.specs.theta import Step, ThetaIndex, has_lengths
 from lsmstate.process.kept_memory import KeptMemory
+from lsmstate.schema.arrow_sizes import lies_in
 from lsmstate.store import MultimapStore
 
 #: Rows of a chunk.
@@ -208,12 +208,5 @@ def _chunk(by: _By, rows: pa.RecordBatch, places: Numbers | None = None) -> Chun
     values = [part.values(own_column(ordered), ordered.num_rows) for part in (by.first, by.second)]
     bounded, beside = (plain(each) for each in values)
     found = Slabs(bounded, beside, None, slabs.ROWS)
-    own = sum(not _is_column_of(ordered, each) for each in (bounded, beside))
+    own = sum(not lies_in(ordered, each) for each in (bounded, beside))
     return Chunk(ordered, found, ordered.nbytes + own * 8 * len(order))
-
-
-def _is_column_of(rows: pa.RecordBatch, values: npt.NDArray[Any]) -> bool:
-    """Whether values take no memory of their own."""
-    start = values.__array_interface__["data"][0]
-    buffers = (buffer for column in rows.columns for buffer in column.buffers() if buffer)
-    return any(each.address <= start < each.address + each.size for each in buffers)

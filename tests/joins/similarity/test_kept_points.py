@@ -260,3 +260,22 @@ def test_too_many_keys_take_no_memory_and_are_not_read_again(
     monkeypatch.setattr(kept_points.KeptPoints, "_load", counted)
     joined(rows(2, 50), look=look, threshold=0.05, by="tenant")
     assert not loads
+
+
+@pytest.mark.parametrize("kind", [pa.float64(), pa.float32()])
+def test_vectors_in_another_type_are_charged_too(kind: pa.DataType) -> None:
+    """A join of FLOAT with DOUBLE compares DOUBLE: those of the one stream are a copy."""
+    schemas = {
+        "a": pa.schema([("v", pa.list_(kind, 8))]),
+        "b": pa.schema([("v", pa.list_(pa.float64(), 8))]),
+    }
+    points = np.random.default_rng(2).random(8000)
+    column = pa.FixedSizeListArray.from_arrays(pa.array(points, pa.float64()).cast(kind), 8)
+    with similarity_join(schemas, "a.v ~ b.v", metric="l2", threshold=0.1) as join:
+        join.process("a", pa.record_batch([column], schema=schemas["a"])).close()
+        local: Any = join.local_join
+        kept = local._kept._kept["a"]
+        (level,) = kept.levels
+        rest = level.rows.nbytes + level.tree.nbytes + level.sizes.nbytes
+        copied = 0 if kind == pa.float64() else points.nbytes
+        assert kept.memory.nbytes == rest + copied
