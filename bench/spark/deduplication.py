@@ -27,9 +27,9 @@ import pyarrow.parquet as pq
 from rich.console import Console
 from rich.table import Table
 
+from bench.common.child_process import spark_environment
 from bench.common.measures import disk_bytes
 
-ROOT = Path(__file__).parents[2]
 SIDES = ("ours", "spark")
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 UNITS = {
@@ -184,11 +184,10 @@ def run_apart(side: str, events: Path, memory: str) -> dict[str, float]:
         "--memory",
         memory,
     ]
-    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
     try:
         done = subprocess.run(
             [*command, "--events", str(events), "--home", str(home)],
-            env=environment,
+            env=spark_environment(),
             capture_output=True,
             text=True,
         )

@@ -13,7 +13,6 @@ seconds is stopped, and the table says so.
 
 import argparse
 import json
-import os
 import shutil
 import statistics
 import sys
@@ -25,7 +24,7 @@ from typing import Any
 
 from pyspark.sql.streaming import StreamingQueryListener
 
-from bench.common.child_process import ended_in_time
+from bench.common.child_process import ended_in_time, spark_environment
 from bench.common.measures import disk_bytes
 from bench.spark.deduplication import ROCKSDB, TreeMeter
 from bench.spark.kept_groups import KeptGroups
@@ -305,10 +304,8 @@ def run_apart(
         side,
         *("--scale", f"{scale:g}", "--rows", str(rows), "--batches", str(batches)),
     ]
-    path = str(ROOT)
-    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": path}
     try:
-        ended = ended_in_time([*command, "--home", str(home)], most, environment)
+        ended = ended_in_time([*command, "--home", str(home)], most, spark_environment())
         if ended is None:
             return None
         figures: dict[str, float] = json.loads(ended[0].splitlines()[-1])

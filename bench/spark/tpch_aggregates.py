@@ -12,7 +12,6 @@ Each run is a process of its own; CPU is that of the JVM and the Python workers 
 
 import argparse
 import json
-import os
 import shutil
 import sys
 import tempfile
@@ -24,7 +23,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
-from bench.common.child_process import ended_in_time
+from bench.common.child_process import ended_in_time, spark_environment
 from bench.spark.deduplication import TreeMeter
 from bench.spark.kept_groups import KeptGroups
 from bench.spark.spark_joins import CpuAtProgress, session
@@ -165,10 +164,8 @@ def run_apart(name: str, side: str, tables: Path, most: float) -> dict[str, Any]
     home = Path(tempfile.mkdtemp(prefix=f"tpch-{name}-{side}-"))
     module = ["-m", "bench.spark.tpch_aggregates"]
     command = [sys.executable, *module, name, "--side", side, "--tables", str(tables)]
-    root = str(Path(__file__).parents[2])
-    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": root}
     try:
-        ended = ended_in_time([*command, "--home", str(home)], most, environment)
+        ended = ended_in_time([*command, "--home", str(home)], most, spark_environment())
         return None if ended is None else json.loads(ended[0].splitlines()[-1])
     finally:
         shutil.rmtree(home, ignore_errors=True)  # one that was stopped may still be writing
