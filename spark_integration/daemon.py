@@ -4,10 +4,15 @@ Spark forks every Python worker from one daemon, and each worker imports pandas,
 lsmstate anew. With ``spark.python.daemon.module=lsmstate.spark_integration.daemon`` they are
 imported once, and all workers share their memory.
 
+Spark names ``pyspark.zip`` first, which holds no byte code: each daemon and worker would compile
+what it imports of it. PySpark is therefore imported from its folder.
+
 Invariant: no thread runs beside the daemon's own. A fork copies no thread, and a lock that another
 thread holds at that moment stays locked in the worker for ever. That is why Spark's daemon does not
 import them.
 """
+
+# ruff: noqa: E402, F401
 
 import gc
 import importlib.abc
@@ -20,10 +25,14 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # Spark's own default is the core
 os.environ.setdefault("ARROW_IO_THREADS", "1")
 os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
 
+from lsmstate.spark_integration.session.unpacked_pyspark import import_unpacked
+
+import_unpacked()
+
 import pyarrow as pa
 import pyarrow.parquet
 import pyspark.sql.pandas.serializers
-import pyspark.worker  # noqa: F401
+import pyspark.worker
 from pyspark.daemon import manager
 
 from lsmstate.spark_integration.metrics.worker_memory import ENVIRONMENT, ROWS_ENVIRONMENT, WORKER
@@ -47,15 +56,20 @@ if os.environ.get(WORKER) == ROWS_ENVIRONMENT[WORKER]:
     import lsmstate.spark_integration.stateful_operator.route
     import lsmstate.spark_integration.stateful_operator.unpack
 else:
-    import pandas  # noqa: F401
+    import pandas
 if os.environ.get(WORKER) == ENVIRONMENT[WORKER]:
+    import pyarrow.dataset
+    import pyspark.testing.utils  # GroupState.update does
+
     import lsmstate.lsm.store
     import lsmstate.spark_integration.joins.run_join
-    import lsmstate.spark_integration.stateful_operator.body  # noqa: F401
+    import lsmstate.spark_integration.stateful_operator.body
 
 if __name__ == "__main__":
     # Spark's worker collects garbage after each task. What was imported is none: without it that
     # takes microseconds instead of 60 ms, and copies no memory that the workers share.
     gc.collect()
     gc.freeze()
+    # A worker begins by reading the index of each archive anew, once for each of its folders.
+    sys.path_importer_cache.clear()
     manager()

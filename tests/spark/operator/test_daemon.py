@@ -5,12 +5,14 @@ import os
 import socket
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
 from lsmstate.spark_integration.metrics.worker_memory import ENVIRONMENT, ROWS_ENVIRONMENT
+from lsmstate.spark_integration.session.unpacked_pyspark import unpacked_folder
 from support.paths import ROOT
 
 pytest.importorskip("pyspark")
@@ -51,3 +53,35 @@ def test_a_worker_looks_for_no_garbage_in_what_was_imported(spark: Any) -> None:
     """Spark's worker does after each task."""
     kept = spark.sparkContext.parallelize([0], 1).map(lambda _: gc.get_freeze_count()).first()
     assert kept > 10_000
+
+
+@pytest.mark.spark
+def test_a_worker_has_pyspark_from_its_folder(spark: Any) -> None:
+    """Its archive has no byte code."""
+
+    def places(_: int) -> list[str]:
+        modules = [sys.modules[name] for name in sorted(sys.modules) if name.startswith("pyspark")]
+        return [str(getattr(module, "__file__", "")) for module in modules]
+
+    found = spark.sparkContext.parallelize([0], 1).map(places).first()
+    assert [place for place in found if ".zip" in place] == []
+    assert any(place.endswith("worker.py") for place in found)
+
+
+@pytest.mark.parametrize(
+    ("folder", "archive"),
+    [
+        ("pyspark", "pyspark/python/lib/pyspark.zip"),
+        ("spark/python/pyspark", "spark/python/lib/pyspark.zip"),
+    ],
+    ids=["pip", "distribution"],
+)
+def test_the_folder_of_pyspark_is_that_of_the_same_spark(
+    tmp_path: Path, folder: str, archive: str
+) -> None:
+    places = ["", str(tmp_path / archive), str(tmp_path / "other")]
+    assert unpacked_folder(places) is None
+    (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / folder / "worker.py").touch()
+    assert unpacked_folder(places) == tmp_path / folder
+    assert unpacked_folder(["", str(tmp_path / "other")]) is None
