@@ -43,6 +43,10 @@ cdef extern from *:
     int64_t places_upto_from(
         const int64_t* places, int64_t n, int64_t known, int64_t limit) nogil
     int64_t places_upto(const int64_t* places, int64_t n, int64_t limit) nogil
+    void __builtin_prefetch(const void*) nogil
+
+cdef enum:
+    TOGETHER = 16  # asked keys whose memory is asked for before it is read
 
 
 @cython.final
@@ -101,27 +105,38 @@ cdef class KeyPlaces:
         self, KeyBatch asked, const int64_t* limits, Py_ssize_t n, int64_t* best, int64_t* rows,
         int64_t* sources, int64_t source
     ) noexcept nogil:
-        cdef Py_ssize_t k, i, group = 0
+        cdef Py_ssize_t k = 0, i, j, held, group = 0
         cdef bint is_known = <void*> asked == <void*> None
         cdef Py_ssize_t count = n if is_known else asked.n_valid
-        cdef int64_t start, found
-        for k in range(count):
-            i = k
-            if <void*> asked != <void*> None:
-                i = asked.order[k]
-                if k == 0 or not _are_equal(asked, asked.order[k - 1], asked, i):
-                    group = self._seek(asked, i, group)
-                    if group == self.keys.n:
-                        return
-                    is_known = _are_equal(self.keys, group, asked, i)
-                if not is_known:
-                    continue
-            start = self.starts[group]
-            found = start - 1 + places_upto(
-                &self.places[start], self.starts[group + 1] - start, limits[i]
-            )
-            if found >= start and (rows[i] < 0 or self.places[found] >= best[i]):
-                best[i], rows[i], sources[i] = self.places[found], found, source
+        cdef int64_t[TOGETHER] start, size
+        cdef Py_ssize_t[TOGETHER] at
+        cdef int64_t found
+        while k < count:
+            held = 0
+            for j in range(k, min(count, k + TOGETHER)):
+                i = j
+                if <void*> asked != <void*> None:
+                    i = asked.order[j]
+                    if j + TOGETHER < count:
+                        _prefetch_key(asked, asked.order[j + TOGETHER])
+                    if j == 0 or not _are_equal(asked, asked.order[j - 1], asked, i):
+                        if group < self.keys.n:
+                            group = self._seek(asked, i, group)
+                        is_known = group < self.keys.n and _are_equal(self.keys, group, asked, i)
+                    if not is_known:
+                        continue
+                at[held], start[held] = i, self.starts[group]
+                size[held] = self.starts[group + 1] - start[held]
+                __builtin_prefetch(&self.places[start[held] + size[held] // 2])
+                __builtin_prefetch(&limits[i])
+                __builtin_prefetch(&rows[i])
+                held += 1
+            for j in range(held):
+                i = at[j]
+                found = start[j] - 1 + places_upto(&self.places[start[j]], size[j], limits[i])
+                if found >= start[j] and (rows[i] < 0 or self.places[found] >= best[i]):
+                    best[i], rows[i], sources[i] = self.places[found], found, source
+            k += TOGETHER
 
     def between(self, const int64_t[::1] least not None, const int64_t[::1] most not None):
         """Return where the places from ``least`` to ``most`` begin and end among all: two int64 arrays.
@@ -276,6 +291,11 @@ cdef class KeyPlaces:
                     b += 1
                 out += 1
         starts[count] = out
+
+
+cdef inline void _prefetch_key(KeyBatch keys, Py_ssize_t i) noexcept nogil:
+    __builtin_prefetch(&keys.offsets[i])
+    __builtin_prefetch(&keys.hashes[i])
 
 
 cdef inline uint8_t* _start(KeyBatch keys, Py_ssize_t i) noexcept nogil:

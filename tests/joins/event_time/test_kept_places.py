@@ -22,7 +22,10 @@ from support.examples import examples
 Q = pa.schema([("k", pa.string()), ("t", pa.int64())])
 P = pa.schema([("name", pa.string()), ("t", pa.int64()), ("k", pa.string()), ("x", pa.float64())])
 KEYS = pa.schema([("k", pa.string())])
-pairs = st.lists(st.tuples(st.sampled_from("abcdéx"), st.integers(-3, 3)), max_size=12)
+pair = st.tuples(st.sampled_from("abcdéx"), st.integers(-3, 3))
+pairs = st.lists(pair, max_size=12)
+#: More than are looked up together.
+many_pairs = st.lists(pair, max_size=50)
 
 
 def key_places(rows):
@@ -35,7 +38,7 @@ def key_places(rows):
     return KeyPlaces(distinct, starts, places)
 
 
-@given(st.lists(pairs, min_size=1, max_size=4), pairs, st.booleans())
+@given(st.lists(pairs, min_size=1, max_size=4), many_pairs, st.booleans())
 @settings(deadline=None, max_examples=examples(100))
 def test_the_last_place_up_to_a_limit_is_that_of_a_look_at_all(parts, asked, is_merged):
     """Each place is found by its row, alone or after a merge, and in the newest part."""
