@@ -32,7 +32,7 @@ def test_every_level_gives_the_pairs_of_numpy(
     apart = np.linalg.norm(queries[:, None] - rows[None], ORDERS[kind], axis=2)
     reach = float(np.quantile(apart, 0.2))
     expected = {(int(q), int(x)) for q, x in np.argwhere(apart <= reach)}
-    near = {(int(q), int(x)) for q, x in np.argwhere(apart <= reach + 1e-5)}
+    near = {(int(q), int(x)) for q, x in np.argwhere(apart <= reach * (1 + 1e-5))}
     origin = rows[0] * scale
     trees = PointTree(queries * scale, origin), PointTree(rows * scale, origin)
     for level in range(near_points.LEVEL + 1):
