@@ -1,12 +1,14 @@
 """Expressions of one side of a comparison that rows can be ordered by, or looked up by.
 
-An index is kept for rows that may find no partner, so what it holds must fail on no row. Whole
-numbers that overflow become the greatest or the least one: whoever meets such a row as a partner
-evaluates the condition as it is written, and that fails as Spark's ANSI mode does.
+An index is kept for rows that may find no partner, so what it holds must fail on no row. A whole
+number that overflows equals nothing. In a range it becomes the greatest or the least one: whoever
+meets such a row as a partner evaluates the condition as it is written, and that fails as Spark's
+ANSI mode does.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -46,13 +48,37 @@ class KeyPart:
     def __str__(self) -> str:
         return text_of(self.expression)
 
+    @property
+    def may_fail(self) -> bool:
+        """Whether the expression, as it is written, may overflow."""
+        return _is_computed_whole(self.expression)
+
     def values(self, columns: Values, rows: int) -> pa.Array:
         """Of each row, the value. Cost: a pass an operator."""
-        if _is_computed_whole(self.expression):
+        if self.may_fail:
             found = _whole_values(self.expression, columns, rows)
         else:
             found = evaluated(self.expression, columns, rows)
         return cast_key(found, self.type)
+
+    def equal_values(self, columns: Values, rows: int) -> pa.Array:
+        """The same to be equal to; null where it overflows."""
+        values = self.values(columns, rows)
+        if not self.fails(columns, rows):
+            return values
+        parts = (partial(_one_row, columns, at) for at in range(rows))
+        failing = np.array([self.fails(part, 1) for part in parts], np.bool_)
+        return pc.if_else(pa.array(failing), pa.scalar(None, values.type), values)
+
+    def fails(self, columns: Values, rows: int) -> bool:
+        """Whether the expression, as it is written, overflows on a row."""
+        if not self.may_fail:
+            return False
+        try:
+            evaluated(self.expression, columns, rows)
+        except InvalidArgumentError:
+            return True
+        return False
 
 
 def own_column(rows: pa.RecordBatch) -> Values:
@@ -134,7 +160,12 @@ def _is_whole(expression: Expression, streams: Streams) -> bool:
     return False
 
 
+def _one_row(columns: Values, at: int, column: Column) -> pa.Array:
+    return columns(column).slice(at, 1)
+
+
 def _is_computed_whole(expression: Expression) -> bool:
+    """Whether it is a sum, a difference or a product of nothing but columns and whole numbers."""
     if not isinstance(expression, Call):
         return False
     signs = ("+", "-", "*", "negative", "abs")

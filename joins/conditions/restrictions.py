@@ -236,12 +236,20 @@ class Range:
 
     @property
     def answered(self) -> frozenset[Expression]:
-        """The conjuncts that hold for all that lies in it."""
+        """The conjuncts that hold for all that lies in it, where no bound fails."""
         signs = {each.sign for each in self.restrictions if each.is_exact}
         is_mixed = {">", ">="} <= signs or {"<", "<="} <= signs
-        if is_mixed or not all(each.is_exact for each in self.restrictions):
+        if is_mixed or self.part.may_fail or not all(each.is_exact for each in self.restrictions):
             return frozenset()
         return frozenset(each.conjunct for each in self.restrictions)
+
+    def failing(self, columns: Values, rows: int) -> frozenset[Expression]:
+        """The conjuncts that, as they are written, fail on a row whatever its partner is."""
+        return frozenset(
+            each.conjunct
+            for each in self.restrictions
+            if isinstance(each.bound, KeyPart) and each.bound.fails(columns, rows)
+        )
 
     def limits(
         self, columns: Values, rows: int

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.conditions.columns import Column
-from lsmstate.joins.conditions.evaluate import evaluated
+from lsmstate.joins.conditions.evaluate import Values, evaluated
 from lsmstate.joins.conditions.key_parts import KeyPart
 from lsmstate.joins.conditions.names import unknown
 from lsmstate.joins.conditions.pair_condition import PairCondition
@@ -121,11 +121,18 @@ class Step:
             return None
         return replace(self, low=low, second=None, checks=())
 
+    def failing(self, columns: Values, count: int) -> frozenset[Expression]:
+        """The conjuncts that fail on one of the known combinations whatever its partner is."""
+        return frozenset[Expression]().union(*(r.failing(columns, count) for r in self._ranges))
+
+    @property
+    def _ranges(self) -> list[Range]:
+        return [each for each in (self.low, self.high, self.second) if each is not None]
+
     @property
     def reads(self) -> set[str]:
         """The streams that it asks for columns."""
-        ranges = [each for each in (self.low, self.high, self.second) if each is not None]
-        found = [*self.equal, *(each for own in ranges for each in own.restrictions)]
+        found = [*self.equal, *(each for own in self._ranges for each in own.restrictions)]
         asked = {name for each in found for name in streams_of(each.conjunct)}
         asked |= {name for check in self.checks for name in streams_of(check.predicate)}
         return asked - {self.target}

@@ -1,7 +1,7 @@
 """Partners of rows, by the steps of a ThetaSpec: looked up by equal columns and a range, or by a
 look at all rows of a stream."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from lsmstate.joins.conditions.columns import Column
 from lsmstate.joins.conditions.evaluate import Values
-from lsmstate.joins.conditions.predicate import Expression
+from lsmstate.joins.conditions.pair_condition import PairCondition
+from lsmstate.joins.conditions.predicate import Expression, text_of
 from lsmstate.joins.local.parts.bound_rows import BoundRows
 from lsmstate.joins.local.parts.products import RangeProduct
 from lsmstate.joins.local.parts.row_picks import Numbers
@@ -39,8 +40,8 @@ class Piece(NamedTuple):
     rows: pa.RecordBatch
     pairs: Iterator[tuple[Numbers, Numbers]]
     """Places of combinations, and beside each a row that it may match, in blocks."""
-    answered: frozenset[Expression] = frozenset()
-    """Conditions that hold for all of them, beside those that the index answers."""
+    checks: Sequence[PairCondition]
+    """What they have to keep; the index answers the rest."""
 
 
 class Finder:
@@ -69,17 +70,16 @@ class Finder:
         """The combinations with the rows of one more stream, in blocks."""
         for piece in self.pieces(found, step):
             sizes: Numbers | None = None
-            is_judged = any(check.predicate not in piece.answered for check in step.checks)
             for lefts, rights in piece.pairs:
                 if sizes is None:
                     sizes = row_sizes(piece.rows)
                 grown = {**taken(found, lefts), step.target: BoundRows(piece.rows, sizes, rights)}
-                if not is_judged:
+                if not piece.checks:
                     self.candidates += len(lefts)
                     if len(lefts):
                         yield grown
                     continue
-                kept = self._matching(grown, step, piece.answered)
+                kept = self._matching(grown, piece.checks)
                 if len(kept):
                     yield grown if len(kept) == len(lefts) else taken(grown, kept)
 
@@ -134,7 +134,7 @@ class Finder:
                 if not is_open.all():
                     lefts, rights = lefts[is_open], rights[is_open]
                 pairs = {**taken(found, lefts), step.target: BoundRows(piece.rows, sizes, rights)}
-                is_matched[rights[self._matching(pairs, step, piece.answered)]] = True
+                is_matched[rights[self._matching(pairs, piece.checks)]] = True
             yield piece.rows, is_matched
 
     def have_partners(self, stream: str, rows: pa.RecordBatch) -> Mask:
@@ -149,7 +149,7 @@ class Finder:
         found = {stream: bound_rows(rows)}
         if step.kind != "scan":
             self._mark(found, step, has_partner, is_first=True)
-            if not step.checks:
+            if not step.checks and not step.failing(values_of(found), size_of(found)):
                 return has_partner
             left = np.flatnonzero(~has_partner)
             found = taken(found, left)
@@ -171,7 +171,7 @@ class Finder:
                 if not is_open.all():
                     lefts, rights = lefts[is_open], rights[is_open]
                 pairs = {**taken(found, lefts), step.target: BoundRows(piece.rows, sizes, rights)}
-                has_partner[lefts[self._matching(pairs, step, piece.answered)]] = True
+                has_partner[lefts[self._matching(pairs, piece.checks)]] = True
             if has_partner.all():
                 return
 
@@ -185,11 +185,11 @@ class Finder:
             yield from self._scanned(found, step)
             return
         count = size_of(found)
-        answered: frozenset[Expression] = frozenset()
+        failing = step.failing(values_of(found), count)
         exact = self._exact(step)
-        if exact is not None and are_small(exact, values_of(found)):
-            answered = frozenset(check.predicate for check in step.checks)
+        if exact is not None and not failing and are_small(exact, values_of(found)):
             step = exact
+        checks = _checks(step, failing)
         second: SecondRange | None = None
         if step.second is not None and not is_first:
             second = SecondRange(step.second, values_of(found), count)
@@ -197,7 +197,7 @@ class Finder:
             found_rows = self._kept.ranges.matches(step, values_of(found), count)
             if found_rows is not None:
                 for rows, at, first, stop in found_rows:
-                    yield Piece(rows, stretches(at, first, stop), answered)
+                    yield Piece(rows, stretches(at, first, stop), checks)
                 return
         may_be_dense = not is_first and self._reads_dense(step)
         ranges = self._ranges(step, may_be_dense=may_be_dense, may_repeat=may_repeat)
@@ -205,23 +205,28 @@ class Finder:
         for bounds, owners in ranges.of(values_of(found), count):
             # Dense ranges come first. What is kept answers all of them, or none.
             if is_first_range and second is not None and isinstance(bounds, DenseRanges):
-                kept = self._kept_pieces(found, step, second)
+                kept = self._kept_pieces(found, step, second, failing)
                 if kept is not None:
                     yield from kept
                     return
             is_first_range = False
             for rows, at, first, stop in self._matches(step.index, bounds, is_first=is_first):
                 if second is None:
-                    yield Piece(rows, stretches(owners[at], first, stop), answered)
+                    yield Piece(rows, stretches(owners[at], first, stop), checks)
                     continue
                 assert step.second is not None
                 if self._kept is not None and isinstance(bounds, DenseRanges):
                     self._kept.note_read(step, rows.num_rows)
                 pairs, is_answered = second.pairs(rows, owners[at], first, stop)
-                yield Piece(rows, pairs, step.second.answered if is_answered else frozenset())
+                left = _checks(step, failing, step.second.answered) if is_answered else checks
+                yield Piece(rows, pairs, left)
 
     def _kept_pieces(
-        self, found: Combinations, step: Step, second: SecondRange
+        self,
+        found: Combinations,
+        step: Step,
+        second: SecondRange,
+        failing: frozenset[Expression],
     ) -> Iterator[Piece] | None:
         """The same of all rows of the index, which are in memory; None if they are not."""
         chunks = None if self._kept is None else self._kept.chunks(step)
@@ -230,8 +235,8 @@ class Finder:
         assert step.low is not None
         assert step.second is not None
         asked = second.beside(step.low, values_of(found), size_of(found))
-        answered = step.second.answered
-        return (Piece(each.rows, asked.pairs(each.slabs), answered) for each in chunks)
+        checks = _checks(step, failing, step.second.answered)
+        return (Piece(each.rows, asked.pairs(each.slabs), checks) for each in chunks)
 
     def _exact(self, step: Step) -> Step | None:
         """The step by exact bounds, if it has some."""
@@ -273,24 +278,28 @@ class Finder:
             else:
                 stop = np.full(count, rows.num_rows)
                 pairs = stretches(every, np.zeros_like(every), stop)
-            yield Piece(rows, pairs)
+            yield Piece(rows, pairs, step.checks)
 
-    def _matching(
-        self, pairs: Combinations, step: Step, answered: frozenset[Expression]
-    ) -> Numbers:
+    def _matching(self, pairs: Combinations, checks: Sequence[PairCondition]) -> Numbers:
         """Which combinations all conditions hold for; later ones judge what earlier ones keep."""
         self.candidates += size_of(pairs)
         kept = np.arange(size_of(pairs), dtype=np.int64)
-        for condition in step.checks:
+        for condition in checks:
             if not len(kept):
                 break
-            if condition.predicate in answered:
-                continue
             holds = condition.holds(values_of(pairs))
             if not holds.all():
                 places = np.flatnonzero(holds)
                 kept, pairs = kept[places], taken(pairs, places)
         return kept
+
+
+def _checks(
+    step: Step, failing: frozenset[Expression], answered: frozenset[Expression] = frozenset()
+) -> list[PairCondition]:
+    """What candidates have to keep: what no index answers, and conditions that fail on them."""
+    left = [each for each in step.checks if each.predicate not in answered | failing]
+    return left + [PairCondition(each) for each in sorted(failing, key=text_of)]
 
 
 def bound_rows(rows: pa.RecordBatch) -> BoundRows:

@@ -30,7 +30,7 @@ Item = TypeVar("Item")
 def key_values(index: ThetaIndex, rows: pa.RecordBatch) -> pa.RecordBatch:
     """The keys that rows are stored under; null where a row can match nothing."""
     values, count = partial(_own_column, rows), rows.num_rows
-    columns = [part.values(values, count) for part in index.equal]
+    columns = [part.equal_values(values, count) for part in index.equal]
     if index.low is not None:
         low = index.low.values(values, count)
         if index.high is not None:
@@ -83,7 +83,7 @@ class StepRanges:
         equal = []
         for each in step.equal:
             assert isinstance(each.bound, KeyPart)
-            equal.append(each.bound.values(columns, count))
+            equal.append(each.bound.equal_values(columns, count))
             known &= _valid(equal[-1])
         low, high = None, None
         if step.low is not None:

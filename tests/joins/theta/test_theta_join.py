@@ -166,6 +166,42 @@ def test_sums_fail_on_great_numbers_alone(on: str) -> None:
             assert found.count() == 1
 
 
+@pytest.mark.parametrize("first", ["a", "b"])
+@pytest.mark.parametrize("kind", [pa.int32(), pa.int64()], ids=str)
+@pytest.mark.parametrize("on", ["b.n >= a.n - 5", "b.n BETWEEN a.n - 5 AND a.n"])
+def test_a_bound_that_overflows_fails_on_candidates_whoever_comes_first(
+    on: str, kind: pa.DataType, first: str
+) -> None:
+    least = -(1 << (kind.bit_width - 1))
+    schema = pa.schema([("n", kind)])
+    rows = {"a": {"n": [least + 2, 3]}, "b": {"n": [least + 1]}}
+    second = "b" if first == "a" else "a"
+    with MultiwayJoin({"a": schema, "b": schema}, on=on) as join:
+        join.process(first, rows[first]).close()
+        found = join.process(second, rows[second])
+        with pytest.raises(InvalidArgumentError, match=r"a\.n - 5 fails on a row"):
+            found.count()
+    with MultiwayJoin({"a": schema, "b": schema}, on=on) as join:
+        join.process("b", {"n": [2]}).close()
+        assert join.process("a", {"n": [3, 4]}).count() == 2
+
+
+@pytest.mark.parametrize("first", ["a", "b"])
+@pytest.mark.parametrize("kinds", [(pa.int64(), pa.int64()), (pa.int32(), pa.int64())], ids=str)
+@pytest.mark.parametrize("backend", ["lsm", "memory", "rocksdb"])
+def test_a_sum_that_overflows_equals_nothing(
+    kinds: tuple[pa.DataType, pa.DataType], first: str, backend: str
+) -> None:
+    most = (1 << (kinds[0].bit_width - 1)) - 1
+    streams = {name: pa.schema([("n", kind)]) for name, kind in zip("ab", kinds, strict=True)}
+    beyond = most if kinds[0] == kinds[1] else most + 1
+    rows = {"a": {"n": [most, 1]}, "b": {"n": [beyond, 2]}}
+    second = "b" if first == "a" else "a"
+    with MultiwayJoin(streams, on="a.n + 1 = b.n", state=State(backend=backend)) as join:
+        join.process(first, rows[first]).close()
+        assert join.process(second, rows[second]).to_table().column("a_n").to_pylist() == [1]
+
+
 def test_an_equality_with_a_range_beside_it_reads_what_matches() -> None:
     a = pa.schema([("k", pa.int64()), ("low", pa.int64()), ("high", pa.int64())])
     b = pa.schema([("k", pa.int64()), ("t", pa.int64())])
