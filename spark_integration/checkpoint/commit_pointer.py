@@ -6,16 +6,20 @@ updated last, after the last frame has been handed over.
 
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql import types as T
-
 from lsmstate.errors import FormatVersionError
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.state import GroupState
+    from pyspark.sql.types import StructType
 
-#: A type needs no parser, where DDL starts that of SQL.
-STATE_TYPE: Final = T.StructType().add("version", T.IntegerType()).add("pointer", T.StringType())
 _VERSION: Final = 1
+
+
+def state_type() -> "StructType":
+    """The type of what Spark keeps. It needs no parser, where DDL starts that of SQL."""
+    from pyspark.sql import types as T  # a state is read without PySpark
+
+    return T.StructType().add("version", T.IntegerType()).add("pointer", T.StringType())
 
 
 def read_pointer(state: "GroupState", initial: str | None = None) -> str | None:

@@ -17,7 +17,7 @@ from lsmstate.spark_integration.catalyst.catalyst import (
     scaled,
 )
 from lsmstate.spark_integration.catalyst.names import quoted
-from lsmstate.spark_integration.checkpoint.commit_pointer import STATE_TYPE
+from lsmstate.spark_integration.checkpoint.commit_pointer import state_type
 from lsmstate.spark_integration.checkpoint.pinned_settings import check_settings
 from lsmstate.spark_integration.columns.arrow_substitutes import carried_type, restore
 from lsmstate.spark_integration.columns.decimals import small_decimals
@@ -94,7 +94,7 @@ def stateful_operator(
         results = routed.groupBy("bucket").applyInPandasWithState(
             stateful_function(plan, function),
             OUTPUT_TYPE,
-            STATE_TYPE,
+            state_type(),
             plan.output_mode,
             "EventTimeTimeout" if plan.watches_time else "NoTimeout",
         )

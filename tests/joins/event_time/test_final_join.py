@@ -310,6 +310,9 @@ class LeftMatches:
                 nulls = [pa.nulls(1, field.type) for field in self._schema][one.num_columns :]
                 yield pa.RecordBatch.from_arrays([*one.columns, *nulls], schema=self._schema)
 
+    def close(self):
+        self._joined.close()
+
 
 def test_final_results_of_any_local_join(tmp_path, monkeypatch):
     """A kind of its own has them by a few lines, and through a restart."""
