@@ -160,12 +160,12 @@ class GraphSpec:
         """The classes a stream holds."""
         return tuple(n for n, found in enumerate(self.classes) if stream in found.columns)
 
-    def index_from(self, bound: Collection[str], stream: str) -> Index | None:
-        """By which index rows of ``stream`` are found once those of ``bound`` are known: the one
-        with the most classes; None if no bound stream is a neighbour."""
+    def indexes_from(self, bound: Collection[str], stream: str) -> list[Index]:
+        """By which indexes rows of ``stream`` are found once those of ``bound`` are known, without
+        those whose classes another one has too; none if no bound stream is a neighbour."""
         known = {number for name in bound for number in self.held_by(name)}
         usable = [i for i in self.indexes if i.stream == stream and known.issuperset(i.classes)]
-        return max(usable, key=lambda index: len(index.classes), default=None)
+        return [i for i in usable if not any(set(i.classes) < set(o.classes) for o in usable)]
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:

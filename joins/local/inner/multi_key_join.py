@@ -3,8 +3,11 @@
 A batch is stored in every index of its stream first. Then combinations grow by one stream at a
 time. Before any row is fetched, the keys of all combinations are looked up in *every* stream that
 the bound ones can reach, and combinations that one of them lacks are dropped; the stream that
-multiplies them least is fetched next, its count being known exactly. A combination is found once:
-when the last of its rows arrives. (UMJoin, section 3.1: iterative probing; the paper has one key.)
+multiplies them least is fetched next, its count being known exactly. Where the join graph has
+cycles, a stream may be in reach by several indexes. Each combination takes its rows by the index
+that has the fewest for it, as worst-case optimal joins do (Ngo et al., "Skew Strikes Back", SIGMOD
+Record 2013). A combination is found once: when the last of its rows arrives. (UMJoin, section 3.1:
+iterative probing; the paper has one key.)
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -175,7 +178,7 @@ class GraphJoin(KeepsAllRows):
                     for name in self._spec.streams
                     if name in needed and (bound := found.bound.get(name)) is not None
                 }
-                counts = [partner.counts for partner in found.partners.values()]
+                counts = [found.partner_counts(name) for name in found.partners]
                 times = combinations([np.ones(len(found), dtype=np.int64), *counts])
                 yield Product(sides, times)
 
@@ -205,10 +208,10 @@ class GraphJoin(KeepsAllRows):
             return
         counted = {
             name
-            for name, partner in found.partners.items()
+            for name, partners in found.partners.items()
             if needed is not None
             and name not in needed
-            and set(self._spec.held_by(name)) <= set(partner.index.classes)
+            and any(partner.index.classes == self._spec.held_by(name) for partner in partners)
         }
         if len(found.bound) + len(counted) == len(self._spec.streams):
             yield replace(found, counted=len(counted))
@@ -216,18 +219,13 @@ class GraphJoin(KeepsAllRows):
         # Ties go to the stream that is named first, so that a retry fetches in the same order.
         name = min(
             (s for s in self._spec.streams if s in found.partners and s not in counted),
-            key=lambda stream: int(found.partners[stream].counts.sum()),
+            key=lambda stream: int(found.partner_counts(stream).sum()),
         )
         yield from self._fetched(found, name)
 
     def _looked_up(self, found: "Combinations") -> "Combinations":
         """Existence in every stream in reach, in the order learned; reads no row."""
-        reach: dict[str, Index] = {}
-        for name in self._spec.streams:
-            if name not in found.bound and name not in found.partners:
-                index = self._spec.index_from(found.bound.keys(), name)
-                if index is not None:
-                    reach[name] = index
+        reach = {index.name: index for index in self._in_reach(found)}
         asking = " ".join(found.bound)
         for name in self._probe_order.order(asking, reach):
             if len(found) == 0:
@@ -239,23 +237,39 @@ class GraphJoin(KeepsAllRows):
             if (groups < 0).any():
                 known = np.flatnonzero(groups >= 0)
                 found, groups = found.take(known), groups[known]
-            probe = self._store.probe(index.name, distinct)
+            probe = self._store.probe(name, distinct)
             present = int(np.count_nonzero(probe.counts))
             self._probe_order.record(asking, name, len(distinct), present)
-            found = found.with_partner(name, Partner(index, probe, groups))
+            found = found.with_partner(index.stream, Partner(index, probe, groups))
             found = found.take(np.flatnonzero(probe.counts[groups]))
         return found
 
+    def _in_reach(self, found: "Combinations") -> Iterator[Index]:
+        """The indexes to look into next. A stream that has a row for each combination and no more
+        is only looked up again by all its keys, so that its rows need not be read."""
+        for name in self._spec.streams:
+            if name in found.bound:
+                continue
+            known = {partner.index for partner in found.partners.get(name, ())}
+            is_single = known and int(found.partner_counts(name).sum()) == len(found)
+            for index in self._spec.indexes_from(found.bound.keys(), name):
+                is_whole = index.classes == self._spec.held_by(name)
+                if index not in known and (is_whole or not is_single):
+                    yield index
+
     def _fetched(self, found: "Combinations", name: str) -> Iterator["Combinations"]:
         """The combinations with each of their matching rows of ``name``, block by block."""
-        partner = found.partners[name]
+        partners = found.partners[name]
+        best = np.argmin([partner.counts for partner in partners], axis=0)
         found = found.without_partner(name)
-        for lefts, bound in fetched_pairs(
-            partner.probe, partner.at, self._least_bytes[name], self._piece_bytes
-        ):
-            grown = self._agreeing(found.take(lefts), name, bound, partner.index)
-            if len(grown):
-                yield grown
+        for number, partner in enumerate(partners):
+            own = np.flatnonzero(best == number)
+            for lefts, bound in fetched_pairs(
+                partner.probe, partner.at[own], self._least_bytes[name], self._piece_bytes
+            ):
+                grown = self._agreeing(found.take(own[lefts]), name, bound, partner.index)
+                if len(grown):
+                    yield grown
 
     def _agreeing(
         self, found: "Combinations", name: str, bound: "BoundRows", index: Index
@@ -307,7 +321,7 @@ class GraphJoin(KeepsAllRows):
 
 @dataclass(frozen=True, slots=True)
 class Partner:
-    """What a stream that is not bound yet has for each combination: ``probe``'s key ``at[i]``."""
+    """What a stream has in an index for each combination: ``probe``'s key ``at[i]``."""
 
     index: Index
     probe: Probe
@@ -324,7 +338,8 @@ class Combinations:
     """One row of each bound stream; a value."""
 
     bound: Mapping[str, BoundRows]
-    partners: Mapping[str, Partner]
+    partners: Mapping[str, tuple[Partner, ...]]
+    """By stream that is not bound yet, one for each index that it was looked up in."""
     counted: int = 0
     """How many of the partners stand for all their rows."""
 
@@ -333,14 +348,23 @@ class Combinations:
 
     def take(self, places: Numbers) -> "Combinations":
         bound = {name: replace(rows, at=rows.at[places]) for name, rows in self.bound.items()}
-        partners = {name: replace(p, at=p.at[places]) for name, p in self.partners.items()}
+        partners = {
+            name: tuple(replace(p, at=p.at[places]) for p in found)
+            for name, found in self.partners.items()
+        }
         return Combinations(bound, partners)
 
     def with_bound(self, name: str, rows: BoundRows) -> "Combinations":
         return Combinations({**self.bound, name: rows}, self.partners)
 
     def with_partner(self, name: str, partner: Partner) -> "Combinations":
-        return Combinations(self.bound, {**self.partners, name: partner})
+        found = (*self.partners.get(name, ()), partner)
+        return Combinations(self.bound, {**self.partners, name: found})
+
+    def partner_counts(self, name: str) -> Numbers:
+        """How many rows of a stream each combination has at most."""
+        counts = [partner.counts for partner in self.partners[name]]
+        return np.asarray(np.minimum.reduce(counts))
 
     def without_partner(self, name: str) -> "Combinations":
         return Combinations(self.bound, {n: p for n, p in self.partners.items() if n != name})

@@ -76,6 +76,32 @@ def test_no_row_is_fetched_where_a_neighbour_has_no_partner(tmp_path):
         assert store.stats().counters.get("fetched_rows", 0) == fetched
 
 
+def test_in_a_cycle_each_combination_takes_the_fewest_rows(tmp_path):
+    """Of 1,000 rows of c on either side of the cycle, one matches both a and b."""
+    number = pa.int64()
+    streams = {
+        "a": pa.schema([("x", number), ("y", number)]),
+        "b": pa.schema([("y", number), ("z", number)]),
+        "c": pa.schema([("x", number), ("z", number)]),
+    }
+    spec = create_spec(streams, "a.x = c.x AND a.y = b.y AND b.z = c.z")
+    many = range(1000)
+    given = {
+        "b": [(1, 0), (2, 10)],
+        "c": [*((0, z) for z in many if z != 10), *((x, 10) for x in many)],
+        "a": [(0, 1), (7, 2)],
+    }
+    with closing(attempt(tmp_path, spec, "memory")) as store:
+        join = GraphJoin(spec, store)
+        for name, values in given.items():
+            columns = [pa.array(column, number) for column in zip(*values, strict=True)]
+            batch = pa.record_batch(columns, schema=streams[name])
+            before = store.stats().counters.get("fetched_rows", 0)
+            found = [row for piece in join.process(Batch(name, batch)) for row in piece.to_pylist()]
+        assert len(found) == 2
+        assert store.stats().counters["fetched_rows"] - before < 10
+
+
 def test_a_hot_key_comes_in_bounded_pieces(tmp_path):
     spec = create_spec(INTS, CHAIN)
     with closing(attempt(tmp_path, spec, "memory")) as store:
