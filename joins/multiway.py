@@ -33,7 +33,7 @@ from lsmstate.joins.spec_join import ELSEWHERE, SpecJoin
 from lsmstate.joins.specs.binary_tree import Order
 from lsmstate.joins.specs.changes import FINAL
 from lsmstate.joins.specs.choose import create_join
-from lsmstate.joins.specs.event_time import TimeOptions, create_timed
+from lsmstate.joins.specs.event_time import TimedThetaSpec, TimeOptions, create_timed
 from lsmstate.joins.specs.final import FinalSpec
 from lsmstate.joins.specs.interval_warnings import warn_of_kept_rows
 from lsmstate.joins.specs.multi_key import GraphSpec
@@ -41,6 +41,7 @@ from lsmstate.joins.specs.one_key import Condition, JoinSpec, check_streams
 from lsmstate.joins.specs.similarity_condition import SimilarCondition, similar_condition
 from lsmstate.joins.specs.theta import ThetaSpec
 from lsmstate.joins.specs.theta_choice import filtered_theta, is_outer, theta_spec
+from lsmstate.joins.specs.theta_sides import ThetaChangeSpec, ThetaFinalSpec
 from lsmstate.joins.specs.typed_condition import How, in_text, typed_condition
 from lsmstate.joins.specs.within import with_time
 from lsmstate.option_names import names_checked
@@ -269,6 +270,8 @@ class MultiwayJoin(SpecJoin):
     def _as_tables(self) -> Iterable[ShownTable]:
         """Streams, join, counters and state."""
         described = {**self.spec.described(), "conditions": list(map(str, self._asked.filters))}
+        if isinstance(self.spec, ThetaSpec | TimedThetaSpec | ThetaChangeSpec | ThetaFinalSpec):
+            described["condition"] = "\n".join(self.spec.explained())
         title = f"MultiwayJoin: {kind_of(self.spec).name}"
         return join_shown(title, self._declared, described, self.counts, self._store)
 

@@ -458,6 +458,8 @@ class Converter:
         called = re.match(r"\w+(?=\()", shown)
         if called is not None:
             what = f"the function {called[0].lower()}"
+            if called[0].lower() in ("datediff", "date_add") and node.args.get("unit"):
+                what += " with a unit"
         elif type(node).__name__ == "Interval":
             what = "an interval of months or years, which has no fixed length,"
         else:

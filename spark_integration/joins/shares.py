@@ -103,7 +103,7 @@ def explain_join(joined: DataFrame, checkpoint: str | None = None) -> Explanatio
         The description: a ``str`` of some lines, with its picture.
 
     Raises:
-        InvalidArgumentError: The DataFrame contains no ``multiway_join``, or is one of Spark
+        InvalidArgumentError: It is no DataFrame, contains no ``multiway_join``, or is one of Spark
             Connect, where plans cannot be read.
 
     Example:
@@ -111,6 +111,11 @@ def explain_join(joined: DataFrame, checkpoint: str | None = None) -> Explanatio
         print(explain_join(multiway_join({"c": c, "o": o}, ON, skew=Skew(rows={"o": 9})))
         ```
     """
+    if not hasattr(joined, "sparkSession"):
+        raise InvalidArgumentError(
+            f"explain_join describes a DataFrame, and this is a {type(joined).__name__}; a join in "
+            "plain Python shows itself in notebooks, and by rich.print"
+        )
     if not is_classic(joined.sparkSession):
         raise InvalidArgumentError(
             "explain_join reads the query plan, which Spark Connect does not expose; call it in a "

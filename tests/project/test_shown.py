@@ -45,7 +45,17 @@ MADE = {
     ),
     "join by a range": (
         lambda _: MultiwayJoin({"a": ROWS, "b": KEY}, on="a.id < b.id"),
-        ["a.id < b.id", "memory_bytes"],
+        ["condition a.id < b.id: range in", "a row of a looks into b", "memory_bytes"],
+    ),
+    "left join by a range": (
+        lambda _: MultiwayJoin(
+            {"a": ROWS, "b": KEY}, on="a LEFT JOIN b ON a.id < b.id", emit="changes"
+        ),
+        ["join: a LEFT JOIN b", "condition a.id < b.id: range in"],
+    ),
+    "product": (
+        lambda _: MultiwayJoin({"a": ROWS, "b": KEY}, on="TRUE"),
+        ["warning: no condition connects b to a"],
     ),
     "deduplicate": (lambda _: deduplicate(ROWS, ["id"]), ["Deduplication", "['id']"]),
     "documents": (lambda _: NaturalJoin(DOCUMENTS, "doc"), ["doc: string", "memory_bytes"]),

@@ -50,6 +50,10 @@ JOINS = (
         'MultiwayJoin(op, "o.id = p.order")',
         "there is no column 'order' in stream 'p'; did you mean 'order_id'?",
     ),
+    Mistake(
+        'MultiwayJoin(op, "o.id = p.order_id AND datediff(DAY, o.at, p.at) > 0")',
+        "the function datediff with a unit is not known here",
+    ),
     Mistake('MultiwayJoin(op, "o.id = q.order_id")', "there is no stream 'q'; did you mean 'p'?"),
     Mistake(
         'MultiwayJoin(op, "id = order_id")', "a column needs its stream's name in front, as in o.id"
@@ -373,6 +377,7 @@ SPARK = (
     ),
     Mistake('deduplicate(spark.range(5), "id")', "use its own dropDuplicates"),
     Mistake("explain_join(o)", "the DataFrame contains no multiway_join"),
+    Mistake("explain_join(op)", "explain_join describes a DataFrame, and this is a dict"),
     Mistake("configure(spark)", "give SparkSession.builder"),
 )
 
