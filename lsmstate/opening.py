@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.local_directory import check_is_there, directory_path
+from lsmstate.option_names import names_checked
 from lsmstate.options import DEFAULTS, Options, check_options
 from lsmstate.recorded_backend import check_recorded_backend
 from lsmstate.store import MultimapStore, StreamSchema
@@ -162,6 +163,7 @@ def open_store(
 ) -> MultimapStore: ...
 
 
+@names_checked({"options": Options})
 def open_store(
     directory: str | os.PathLike[str],
     streams: Sequence[StreamSchema],
@@ -186,7 +188,7 @@ def open_store(
     Raises:
         StoreLockedError: Another process has the store open.
         InvalidArgumentError: The state belongs to another backend or has other streams, or the
-            directory is a file.
+            directory is a file; or there is no such option.
 
     Example:
         ```python

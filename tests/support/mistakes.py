@@ -268,7 +268,11 @@ STORES = (
     Mistake('open_store(home, [clicks], backend="sqlite")', "backend='sqlite' is unknown"),
     Mistake(
         'open_store(home, [clicks], options={"memory_bytes": 5})',
-        "give lsmstate.Options(...), or leave it out",
+        "is dict; give Options(memory_bytes=...)",
+    ),
+    Mistake(
+        'open_store(home, [clicks], memory="16m")',
+        "there is no option 'memory'; did you mean 'options=Options(memory_bytes=...)'?",
     ),
     Mistake("Options(fan_out=4)", "there is no option 'fan_out'; did you mean 'fanout'?"),
     Mistake("Options(memory_bytes=1)", "memory_bytes=1: the memory cap is too small"),

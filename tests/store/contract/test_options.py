@@ -61,7 +61,7 @@ def test_a_store_is_opened_without_options_and_what_is_none_is_refused(tmp_path)
         lambda: lsmstate.open_store(tmp_path / "new", [stream], options={}),
         lambda: lsmstate.open_checkpoint(tmp_path / "store", "x", options="64m"),
     ):
-        with pytest.raises(InvalidArgumentError, match=r"options=.*give lsmstate.Options"):
+        with pytest.raises(InvalidArgumentError, match=r"options=.*give (lsmstate\.)?Options\("):
             open_one()
     for streams, said in (
         (["s"], "stream 's' is a str; give a StreamSchema"),
