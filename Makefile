@@ -138,7 +138,8 @@ spark-releases: build
 			tests/spark/sql/test_streaming_sql.py tests/spark/sql/test_streaming_groups.py \
 			tests/spark/sql/test_streaming_traps.py tests/spark/sql/test_random_sql.py \
 			tests/spark/sql/test_streaming_aggregates.py \
-			tests/spark/sql/test_catalyst.py tests/spark/operator/test_spark_decimals.py $(ARGS) || exit 1; \
+			tests/spark/sql/test_catalyst.py tests/spark/sql/test_sql_distances.py \
+			tests/spark/state/test_spark_state.py tests/spark/operator/test_spark_decimals.py $(ARGS) || exit 1; \
 	done
 
 check-all:

@@ -45,6 +45,7 @@ from lsmstate.option_names import names_checked
 from lsmstate.spark_integration.catalyst.catalyst import is_classic
 from lsmstate.spark_integration.catalyst.conditions import column_text
 from lsmstate.spark_integration.catalyst.names import quoted
+from lsmstate.spark_integration.columns.schemas import arrow_schema
 from lsmstate.spark_integration.joins.aggregated import (
     GroupedResults,
     KnownJoin,
@@ -308,8 +309,10 @@ def joined(
             *(pins or {}, most_results, asked_time, grouped, wanted),
         )
         shown = [asked.left] if asked.kind in ("semi", "anti") else list(streams)
-        operations = operation_columns(_alike(streams), changes or {})
-        return Joined(theta.joined(OPERATOR), shown, operations, emit == "changes")
+        frame = theta.joined(OPERATOR)
+        stored = {name: arrow_schema(name, each.schema) for name, each in streams.items()}
+        operations = operation_columns(stored, changes or {})
+        return Joined(frame, shown, operations, emit == "changes")
     refuse_most_results(most_results)
     streams, condition, computed = with_computed_keys(streams, condition)
     typed, rest = _condition(streams, condition, how)

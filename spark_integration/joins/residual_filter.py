@@ -180,8 +180,16 @@ def _distance_udf(name: str) -> Any:
     def of_pairs(a: pa.Array, b: pa.Array) -> pa.Array:
         return distances(name, [a, b])
 
-    # Its stub is missing in PySpark.
-    return F.arrow_udf(of_pairs, "double")  # type: ignore[attr-defined]
+    def of_pair(a: Any, b: Any) -> float | None:
+        if a is None or b is None:
+            return None
+        found: float | None = of_pairs(pa.array([a]), pa.array([b]))[0].as_py()
+        return found
+
+    arrow_udf = getattr(F, "arrow_udf", None)
+    if arrow_udf is None:  # PySpark 4.0
+        return F.udf(of_pair, "double")
+    return arrow_udf(of_pairs, "double")
 
 
 def check_evaluated_here(

@@ -12,11 +12,11 @@ import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.spark_integration.columns.schemas import as_schema
+from lsmstate.spark_integration.columns.schemas import arrow_schema, as_schema
 from lsmstate.spark_integration.state_reader.query_state import QueryState
 from lsmstate.store_base.checks import nearest
 
@@ -114,8 +114,8 @@ class StateReader(DataSourceReader):
         return [InputPartition(bucket) for bucket in self._asked.state.pointers]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        schema = to_arrow_schema(self._schema, timezone="UTC")
         asked = self._asked
+        schema = arrow_schema(asked.stream.name, self._schema)
         for piece in asked.state.rows(partition.value, asked.stream, asked.with_keys):
             yield as_schema(piece, schema)
 

@@ -172,6 +172,9 @@ def test_distances_are_conditions(
 ) -> None:
     from lsmstate.spark import multiway_join
 
+    called = condition.partition("(")[0]
+    if called.startswith("vector_") and not spark.catalog.functionExists(called):
+        pytest.skip(f"this release of Spark has no {called}")
     rng = np.random.default_rng(3)
     sources, fed = {}, {}
     for at, name in enumerate(("a", "b")):

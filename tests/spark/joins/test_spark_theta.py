@@ -179,6 +179,18 @@ def net_of(out: Path) -> Counter[tuple[Any, ...]]:
     return +found
 
 
+@pytest.mark.parametrize("kind", ["inner", "left"])
+def test_a_changelog_joined_by_a_range_shows_no_operations_of_its_own(
+    spark: Any, streams: dict[str, FileStream], tmp_path: Path, kind: str
+) -> None:
+    dimension = FileStream(tmp_path / "d", "op STRING, low BIGINT, at TIMESTAMP").add()
+    frames = {"a": streams["a"].read(spark), "d": dimension.read(spark)}
+    joined = multiway_join(
+        frames, "a.x >= d.low", how=kind, emit="changes", changes={"d": "OP"}, state=STATE
+    )
+    assert joined.columns == ["op", "x", "k", "low", "at"]
+
+
 @pytest.mark.stress
 def test_an_outer_join_by_a_range_with_a_changelog_and_a_restart(
     spark: Any, streams: dict[str, FileStream], tmp_path: Path

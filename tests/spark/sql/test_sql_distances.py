@@ -35,6 +35,8 @@ def test_joins_by_a_distance_are_similarity_joins(spark: Any) -> None:
         ("vector_l2_distance(x.v, y.v) <= 0.2 AND x.id <> y.id", "pairs with l2 <= 0.202"),
         ("haversine_distance(array(x.v[0], x.v[1]), y.v) <= 50", "pairs with haversine <= 50"),
     ):
+        if "vector_" in condition and not spark.catalog.functionExists("vector_l2_distance"):
+            continue  # this release of Spark does not have it
         query = streaming_sql(spark, JOINED + condition)
         assert query.is_converted, (condition, query.note)
         assert query.note == ""
