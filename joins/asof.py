@@ -87,7 +87,7 @@ def asof_join(
         by: Columns that are equal, such as a symbol: one list for both streams, or one for each.
         how: "inner" gives rows with a partner. "left" gives all rows of the first stream.
         emit: "final": results come once, by the watermark. "changes": they come at once, with a
-            column ``op``, and are taken back when a nearer row comes; not with ``~``.
+            column ``op``, and are taken back when a nearer row comes.
         tolerance: How far the times may be apart: "5 minutes", a timedelta, or a whole number if
             the times are whole numbers.
         piece_bytes: Most bytes of a piece of the results, unless a row is larger.

@@ -120,11 +120,6 @@ class AsofSpec:
         if windows is not None:
             most = windows.size_us if most is None else min(most, windows.size_us)
         spec = cls(dict(streams), times, sign, keys, how, most, late, emit, window=windows)
-        if spec.looks_both_ways and spec.emits_changes:
-            raise InvalidArgumentError(
-                f"on={on!r} with emit='changes': results that are taken back look in one "
-                "direction; compare by >=, >, <= or <, or leave emit out"
-            )
         if spec.looks_both_ways and most is None:
             raise InvalidArgumentError(
                 f"on={on!r} without tolerance=: a row would wait for ever for a nearer one that is "
@@ -255,8 +250,11 @@ class AsofSpec:
     @cached_property
     def waits_ticks(self) -> int:
         """How far past a waiting row's time the watermark is when its result is known."""
-        looks_later = self.looks_ahead or self.looks_both_ways
-        return (self.tolerance_ticks or 0) if looks_later else 0
+        return (self.tolerance_ticks or 0) if self._looks_later else 0
+
+    @property
+    def _looks_later(self) -> bool:
+        return self.looks_ahead or self.looks_both_ways
 
     @cached_property
     def key_schema(self) -> pa.Schema:
@@ -290,7 +288,7 @@ class AsofSpec:
         join with changes, rows of both streams by key and place."""
         if self.emits_changes:
             key = pa.schema([*self.key_schema, (PLACE, pa.int64())])
-            waits = (self.tolerance if self.looks_ahead else 0) if not self.is_open else None
+            waits = (self.tolerance if self._looks_later else 0) if not self.is_open else None
             left = self._expiry_of(self.left, waits)
             return (
                 StreamSchema(self.right, key, self.streams[self.right], self._expiry()),
@@ -315,7 +313,7 @@ class AsofSpec:
         needed until the next one of its key."""
         kept = 0 if self.is_open else self.tolerance
         if kept is not None and self.looks_both_ways:
-            kept *= 2  # by a row that has waited as long as the tolerance
+            kept *= 2  # by a row that has waited, or is kept, as long as the tolerance
         return self._expiry_of(self.right, kept)
 
     def _expiry_of(self, stream: str, kept: int | None) -> Expiry | None:

@@ -56,7 +56,7 @@ def asof_join(
             ``State(buckets=1)``.
         how: "inner" gives rows with a partner. "left" gives all rows of the first stream.
         emit: "final": results come once, by the watermark. "changes": they come at once, with a
-            column ``op``, and are taken back when a nearer row comes; not with ``~``.
+            column ``op``, and are taken back when a nearer row comes.
         tolerance: How far the times may be apart: "5 minutes", or a timedelta.
         time: What becomes of late rows, with ``late`` ("drop" or "side") and ``late_batches``.
             ``window``: the nearest row is one of the same window. ``within`` is another word for

@@ -4,6 +4,10 @@ Rows of both streams lie by key and *place* (see ``specs.asof``). A new row of t
 the nearest one for the rows of the first from its place up to that of the next row of its key. All
 of them had one nearest row before: the last one up to its place. So a batch looks up one row before
 and one after each of its rows, before it is stored, and then the rows of the first stream between.
+
+In both directions it is the nearest one from the middle between it and the previous row of its key
+to the middle between it and the next one. What was nearest before is the last stored row up to its
+place, or the first one after it.
 """
 
 from collections.abc import Iterator
@@ -22,11 +26,22 @@ from lsmstate.joins.local.parts.row_picks import Picked
 from lsmstate.joins.local.timed.asof_join import AsofLocalJoin, all_known
 from lsmstate.joins.local.timed.event_time_join import watermark_write
 from lsmstate.joins.protocols import Batch
-from lsmstate.joins.specs.asof import MOST, PLACE, shifted
+from lsmstate.joins.specs.asof import LEAST, MOST, PLACE, shifted
 from lsmstate.schema.arrow_sizes import row_sizes
 from lsmstate.store import RangeBounds
 
 Numbers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """At most one stored row beside each new row of the second stream."""
+
+    rows: pa.RecordBatch
+    at: Numbers
+    """Beside each new row, which of them; -1: none."""
+    places: Numbers
+    """Beside each new row, the place of the stored one."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +54,10 @@ class _Nearer:
     """The least place of rows of the first stream that it is the nearest one for."""
     high: Numbers
     """The greatest one."""
-    earlier: pa.RecordBatch
-    """Rows that were the nearest ones before."""
-    at: Numbers
-    """Beside each row, which of them; -1: none."""
-    places: Numbers
-    """Their places."""
+    before: _Stored
+    """The last row up to its place."""
+    after: _Stored | None
+    """The first row after its place, in a join that looks both ways."""
 
 
 class AsofChangeJoin(AsofLocalJoin):
@@ -99,10 +112,13 @@ class AsofChangeJoin(AsofLocalJoin):
         for part in parts_of(rows, self._piece_bytes):
             here = slice(first, first + part.num_rows)
             first += part.num_rows
-            high = places[here]
+            equal, high = self._equal_columns([each[here] for each in keys]), places[here]
+            if spec.looks_both_ways:
+                yield from self._beside_last(part, self._nearest(equal, high))
+                continue
             low = spec.least_places(high)
             bounds = RangeBounds(
-                self._equal_columns([each[here] for each in keys]),
+                equal,
                 None if low is None else pa.array(low),
                 pa.array(high),
                 includes_high=not spec.is_strict,
@@ -123,44 +139,68 @@ class AsofChangeJoin(AsofLocalJoin):
         after, has_after = self._found_places(
             RangeBounds(equal, own, None, includes_low=False), is_last=False
         )
+        before, later = self._last(RangeBounds(equal, None, own)), None
+        if spec.looks_both_ways:
+            at = pa.array(after, mask=~has_after)
+            later = self._last(RangeBounds(equal, at, at))
+        is_same = _is_same(equal, len(places))
         end = np.where(has_after, after, MOST)
-        if len(places) > 1:
-            is_same = np.ones(len(places) - 1, np.bool_)
-            if equal is not None:
-                groups = KeyCodec(equal.schema).encode(equal).to_pylist()
-                is_same = np.array([a == b for a, b in pairwise(groups)])
-            has_after[:-1] |= is_same
-            end[:-1] = np.where(is_same, np.minimum(end[:-1], places[1:]), end[:-1])
-        high = np.where(has_after & (not spec.is_strict), end - 1, end)
-        most = spec.most_places(places)
-        if most is not None:
-            high = np.minimum(high, most)
-        earlier, at, found = self._before(equal, own)
-        low = shifted(places, 1) if spec.is_strict else places
-        return _Nearer(rows, equal, low, high, earlier, at, found)
+        end[:-1] = np.where(is_same, np.minimum(end[:-1], places[1:]), end[:-1])
+        has_after[:-1] |= is_same
+        if spec.looks_both_ways:
+            least = pa.array(np.full(len(places), LEAST))
+            start, has_before = self._found_places(
+                RangeBounds(equal, least, own, includes_high=False), is_last=True
+            )
+            start = np.where(has_before, start, LEAST)
+            start[1:] = np.where(is_same, np.maximum(start[1:], places[:-1]), start[1:])
+            has_before[1:] |= is_same
+            start, end = np.where(has_before, start, places), np.where(has_after, end, places)
+            low, high = self._between_middles(places, start, end)
+        else:
+            low = shifted(places, 1) if spec.is_strict else places
+            high = np.where(has_after & (not spec.is_strict), end - 1, end)
+            most = spec.most_places(places)
+            high = high if most is None else np.minimum(high, most)
+        return _Nearer(rows, equal, low, high, before, later)
 
-    def _before(
-        self, equal: pa.RecordBatch | None, places: pa.Array
-    ) -> tuple[pa.RecordBatch, Numbers, Numbers]:
-        """The last stored row up to each place: all rows, of each place which one, their places."""
+    def _between_middles(
+        self, places: Numbers, start: Numbers, end: Numbers
+    ) -> tuple[Numbers, Numbers]:
+        """In both directions, the least and the greatest place of the rows that rows are nearest
+        to. Beside their places are those of the previous and of the next row of the key, or their
+        own ones where there is none."""
         spec = self._spec
-        at = np.full(len(places), -1, np.int64)
-        found_rows, found_places, count = [], [np.zeros(0, np.int64)], 0
-        bounds = RangeBounds(equal, None, places)
+        low, end_least = map(spec.least_places, (places, end))
+        high, start_most = map(spec.most_places, (places, start))
+        assert low is not None, "looking both ways needs a tolerance"
+        assert end_least is not None
+        assert high is not None
+        assert start_most is not None
+        # In the middle two rows are as near, and the earlier one counts, as far as it reaches.
+        start_last = np.minimum(_middle(start, places), start_most)
+        own_last = np.maximum(_middle(places, end), shifted(end_least, -1))
+        low = np.where(start < places, np.maximum(low, start_last + 1), low)
+        high = np.where(places < end, np.minimum(high, own_last), high)
+        return low, high
+
+    def _last(self, bounds: RangeBounds) -> _Stored:
+        """The last stored row of the second stream in each range."""
+        spec, count = self._spec, 0
+        assert bounds.high is not None
+        at = np.full(len(bounds.high), -1, np.int64)
+        places = np.zeros(len(at), np.int64)
+        pieces = []
         for found in self._store.probe_ranges(
             spec.right, bounds, self._piece_bytes, last=True, with_keys=True
         ):
             assert found.keys is not None
             at[found.ranges] = count + found.first
-            found_rows.append(found.rows)
-            found_places.append(found.keys.column(PLACE).to_numpy())
+            places[found.ranges] = found.keys.column(PLACE).to_numpy()[found.first]
+            pieces.append(found.rows)
             count += found.rows.num_rows
         empty = pa.RecordBatch.from_pylist([], schema=spec.streams[spec.right])
-        return (
-            pa.concat_batches([empty, *found_rows]),
-            at,
-            np.concatenate(found_places),
-        )
+        return _Stored(pa.concat_batches([empty, *pieces]), at, places)
 
     def _changed(self, nearer: _Nearer) -> Iterator[pa.RecordBatch]:
         yield from self._signed(self._replaced(nearer), REMOVED)
@@ -168,18 +208,35 @@ class AsofChangeJoin(AsofLocalJoin):
 
     def _replaced(self, nearer: _Nearer) -> Iterator[pa.RecordBatch]:
         """The results that rows of the first stream had."""
-        spec, sizes = self._spec, row_sizes(nearer.earlier)
-        limits = spec.most_places(nearer.places)
+        spec, stored = self._spec, nearer.before.rows
+        if nearer.after is not None:
+            stored = pa.concat_batches([stored, nearer.after.rows])
+        sizes = row_sizes(stored)
         for rows, places, lefts, which in self._between(nearer):
-            at = nearer.at[which]
+            at = self._had(nearer, places[lefts], which)
             has_row = at >= 0
-            if limits is not None and len(limits):
-                has_row &= places[lefts] <= limits[np.maximum(at, 0)]
             both = row_sizes(rows)[lefts[has_row]] + sizes[at[has_row]]
-            picked = Picked([rows, nearer.earlier], [lefts[has_row], at[has_row]], both)
+            picked = Picked([rows, stored], [lefts[has_row], at[has_row]], both)
             yield from picked.made(self._gatherer, self._piece_bytes)
             if spec.how == "left" and not has_row.all():
                 yield self._alone(rows.take(pa.array(lefts[~has_row])))
+
+    def _had(self, nearer: _Nearer, places: Numbers, which: Numbers) -> Numbers:
+        """For rows of the first stream by their places, and for what is their nearest row now:
+        which stored row was it before, those after counted on from those before; -1: none."""
+        at, before = nearer.before.at[which], nearer.before.places[which]
+        most = self._spec.most_places(before)
+        if most is not None:
+            at = np.where(places <= most, at, -1)
+        if nearer.after is None:
+            return at
+        after = nearer.after.places[which]
+        least = self._spec.least_places(after)
+        assert least is not None
+        is_after = (nearer.after.at[which] >= 0) & (places >= least)
+        # Both distances are at most the tolerance where they are compared.
+        is_after &= (at < 0) | (after - places < places - before)
+        return np.where(is_after, nearer.before.rows.num_rows + nearer.after.at[which], at)
 
     def _replacing(self, nearer: _Nearer) -> Iterator[pa.RecordBatch]:
         """The results that they have now."""
@@ -218,3 +275,16 @@ class AsofChangeJoin(AsofLocalJoin):
         for piece in coalesced(pieces, self._piece_bytes):
             columns = [pa.repeat(sign, piece.num_rows), *piece.columns]
             yield pa.RecordBatch.from_arrays(columns, schema=self._spec.output_schema)
+
+
+def _is_same(equal: pa.RecordBatch | None, count: int) -> npt.NDArray[np.bool_]:
+    """Whether the key of each row but the first is that of the row before it."""
+    if equal is None or count < 2:
+        return np.ones(max(count - 1, 0), np.bool_)
+    groups = KeyCodec(equal.schema).encode(equal).to_pylist()
+    return np.array([a == b for a, b in pairwise(groups)])
+
+
+def _middle(one: Numbers, other: Numbers) -> Numbers:
+    """The middles, rounded down. A sum of two places may not fit in 64 bits."""
+    return (one & other) + ((one ^ other) >> 1)

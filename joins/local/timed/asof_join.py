@@ -250,7 +250,7 @@ class AsofLocalJoin:
         spec = self._spec
         own = waiting.select(range(len(spec.streams[spec.left])))
         if spec.looks_both_ways:
-            bounds = self._nearest(waiting, ticks)
+            bounds = self._nearest(self._equal(waiting), ticks)
         else:
             bounds = self._bounds(waiting, ticks, watermark_us)
         yield from self._beside_last(own, bounds)
@@ -293,10 +293,10 @@ class AsofLocalJoin:
             includes_high=not spec.is_strict,
         )
 
-    def _nearest(self, waiting: pa.RecordBatch, ticks: npt.NDArray[np.int64]) -> RangeBounds:
+    def _nearest(self, equal: pa.RecordBatch | None, ticks: npt.NDArray[np.int64]) -> RangeBounds:
         """The place of the row that is the nearest before or after; of two as near, the one
         before."""
-        equal, most, now = self._equal(waiting), self._spec.tolerance_ticks or 0, pa.array(ticks)
+        most, now = self._spec.tolerance_ticks or 0, pa.array(ticks)
         low, high = shifted(ticks, -most), shifted(ticks, most)
         if self._spec.window is not None:
             low = np.maximum(low, self._spec.first_ticks(ticks))
