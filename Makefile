@@ -137,7 +137,7 @@ spark-releases: build
 		PYTHONPATH=$$PWD/$$home $(BIN)/python -m pytest -q -o timeout=900 \
 			tests/spark/sql/test_streaming_sql.py tests/spark/sql/test_streaming_groups.py \
 			tests/spark/sql/test_streaming_traps.py tests/spark/sql/test_random_sql.py \
-			tests/spark/sql/test_streaming_aggregates.py \
+			tests/spark/sql/test_streaming_aggregates.py tests/spark/sql/test_random_aggregates.py \
 			tests/spark/sql/test_catalyst.py tests/spark/sql/test_sql_distances.py \
 			tests/spark/state/test_spark_state.py tests/spark/operator/test_spark_decimals.py $(ARGS) || exit 1; \
 	done

@@ -57,6 +57,14 @@ JOINS = {
         {},
         "SELECT * FROM {a} JOIN {b} ON a_k BETWEEN b_k - 1 AND b_k + 1",
     ),
+    # Groups in update mode, computed inside the join: the last row of each counts.
+    "aggregates": (
+        NAMES,
+        None,
+        {},
+        "SELECT a_k % 50 AS g, count(*) AS n, sum(b_k) AS total, max(c_text) AS last "
+        "FROM {a} JOIN {b} ON a_k = b_k JOIN {c} ON a_k = c_k GROUP BY g",
+    ),
 }
 
 
@@ -100,8 +108,39 @@ def joined_vectors(frames: Any) -> Any:
     return found.select("a_k", "a_text", "b_k", "b_text")
 
 
-#: Joins that are no ``multiway_join``.
-_MADE = {"documents": joined_documents, "similarity": joined_vectors}
+def joined_groups(frames: Any) -> Any:
+    """Three streams by their keys, and groups of the results."""
+    from pyspark.sql import functions as F
+
+    from lsmstate.spark import State, multiway_join, to_multiway
+
+    found = multiway_join(frames, JOINS["keys"][1], state=State(memory="16m", buckets=4))
+    groups = found.groupBy((F.col("a_k") % 50).alias("g")).agg(
+        F.count("*").alias("n"), F.sum("b_k").alias("total"), F.max("c_text").alias("last")
+    )
+    return to_multiway(groups)
+
+
+#: Joins that are no ``multiway_join``, or have something above it.
+_MADE = {
+    "documents": joined_documents,
+    "similarity": joined_vectors,
+    "aggregates": joined_groups,
+}
+
+
+def run_in_update_mode(groups: Any, checkpoint: Path, out: Path) -> None:
+    """Until everything is done. A repeated micro-batch writes over the groups of its first run."""
+    query = (
+        groups.writeStream.foreachBatch(
+            lambda rows, number: rows.write.mode("overwrite").parquet(str(out / f"batch={number}"))
+        )
+        .outputMode("update")
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
 
 
 def main() -> None:
@@ -139,7 +178,8 @@ def main() -> None:
             frames, on=on, **grouped(memory="16m", **options, **wanted.get("join", {}))
         )
     print("started", flush=True)
-    run_to_end(joined, wanted.get("checkpoint", home / "checkpoint"), home / "out")
+    run = run_in_update_mode if asked == "aggregates" else run_to_end
+    run(joined, wanted.get("checkpoint", home / "checkpoint"), home / "out")
     print("done", flush=True)
     spark.stop()
 

@@ -125,7 +125,7 @@ class Killer:
     ("provider", "joined"),
     [
         *((each, "keys") for each in PROVIDERS),
-        *(("hdfs", joined) for joined in ("range", "documents", "similarity")),
+        *(("hdfs", joined) for joined in ("range", "documents", "similarity", "aggregates")),
     ],
 )
 def test_whatever_is_killed_nothing_is_lost_and_nothing_doubled(
