@@ -32,7 +32,7 @@ from lsmstate.joins.plan.join_tree import (
     Project,
     filtered,
 )
-from lsmstate.joins.plan.known_condition import bounds_distance, is_known
+from lsmstate.joins.plan.known_condition import bounds_distance, split_known
 
 
 @dataclass(frozen=True)
@@ -96,9 +96,7 @@ def flatten(
 
 def _with_conditions(flat: FlatGroup, above: list[Expression]) -> FlatGroup:
     """The group, whose join evaluates what it can of the conditions above it."""
-    places = {c: place for place, node in enumerate(flat.leaves) for c in node.columns}
-    known = [part for part in above if is_known(part, places)]
-    rest = [part for part in above if part not in known]
+    known, rest = split_known(above, flat.leaves)
     return replace(flat, conditions=tuple(known), above=all_of(rest))
 
 

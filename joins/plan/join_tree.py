@@ -193,7 +193,7 @@ class MultiJoin:
     """Which group of the plan it stands for, counted from 1."""
     conditions: tuple[Expression, ...] = ()
     """On columns of several inputs; none where key classes link all inputs, unless two inputs are
-    joined by a distance beside."""
+    joined by a distance or a range beside."""
     is_linked: bool = True
     """Whether key classes link all inputs."""
     shown: frozenset[Column] | None = None

@@ -6,7 +6,7 @@ row anyway: not below an OR, whose other side may be there so that it is not eva
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -23,6 +23,7 @@ from lsmstate.joins.plan.conditions import (
     columns_of,
     may_move,
 )
+from lsmstate.joins.plan.join_tree import Node
 
 #: Operators by the names that the front end gives them.
 _SIGNS: Final = {
@@ -54,6 +55,18 @@ def is_known(condition: Expression, places: Mapping[Column, int]) -> bool:
     if len(read) < 2 or not may_move(condition):
         return False
     return prepared(condition, places, lambda _, __: Column("computed")) is not None
+
+
+def split_known(
+    conditions: Iterable[Expression], inputs: Sequence[Node]
+) -> tuple[list[Expression], list[Expression]]:
+    """The conditions that a multi-way join of the inputs can evaluate, and the others."""
+    places = {column: place for place, node in enumerate(inputs) for column in node.columns}
+    known: list[Expression] = []
+    rest: list[Expression] = []
+    for each in conditions:
+        (known if is_known(each, places) else rest).append(each)
+    return known, rest
 
 
 def bounds_distance(condition: Expression) -> bool:

@@ -118,10 +118,12 @@ def _inner(spec: ThetaSpec, told: TimeOptions) -> ThetaSpec | TimedThetaSpec:
     return TimedThetaSpec(spec, timing)
 
 
-def finds_fewer(found: AnySpec) -> bool:
+def finds_fewer(found: AnySpec, *, is_aggregated: bool = False) -> bool:
     """Whether rows of each stream are found by an equality, and by a range inside its key; of joins
-    that are not inner a range other than a time interval."""
-    return found.event_time is None and _has_narrow_range(found.theta)
+    that are not inner a range other than a time interval. The range has two ends, or one if results
+    of an inner join are aggregated inside it: rows are counted by the range then."""
+    takes_one_end = is_aggregated and found.sides is None
+    return found.event_time is None and _has_narrow_range(found.theta, takes_one_end=takes_one_end)
 
 
 def filtered_theta(
@@ -170,12 +172,12 @@ def equalities_connect(
     return len(reached) == len(columns)
 
 
-def _has_narrow_range(spec: ThetaSpec) -> bool:
+def _has_narrow_range(spec: ThetaSpec, *, takes_one_end: bool) -> bool:
     """Whether rows of each stream are found by an equality, and by a range inside its key."""
     steps = [step for own in spec.steps.values() for step in own]
     return all(
         step.equal
         and step.low is not None
-        and (step.high is not None or (step.low.lower and step.low.upper))
+        and (takes_one_end or step.high is not None or (step.low.lower and step.low.upper))
         for step in steps
     )

@@ -301,7 +301,10 @@ def joined(
             if grouped is not None:
                 raise UngroupedError("results of a similarity join are not aggregated inside it")
             return Joined(close, list(streams), {})
-    asked = any_condition(streams, condition, how, emit, changes, skew, retention)
+    is_aggregated = grouped is not None
+    asked = any_condition(
+        *(streams, condition, how, emit, changes, skew, retention), is_aggregated=is_aggregated
+    )
     if asked is not None:
         asked_time = AskedTime(retention, late, time.late_batches, result_time)
         theta = ThetaRequest(

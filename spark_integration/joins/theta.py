@@ -360,6 +360,8 @@ def any_condition(
     changes: Mapping[str, str] | None,
     skew: Skew,
     retention: Mapping[str, Any],
+    *,
+    is_aggregated: bool = False,
 ) -> TwoSided | None:
     """The join if it is by any condition: no equality connects all streams, a range beside an
     equality of two streams finds fewer rows, or a routing is asked for. None for joins by keys.
@@ -372,6 +374,8 @@ def any_condition(
         changes: Operation columns.
         skew: As the user gave it.
         retention: As the user gave it.
+        is_aggregated: Whether results are aggregated inside the join, which then takes a range
+            with one end.
 
     Raises:
         InvalidArgumentError: An option does not fit.
@@ -397,7 +401,9 @@ def any_condition(
     is_keyed = equalities_connect(asked.condition, columns)
     if routing is None and is_keyed:
         is_fit = len(streams) == 2 and hot_keys is None and not retention
-        return asked if is_fit and _finds_fewer(streams, asked, emit, changes) else None
+        if is_fit and _finds_fewer(streams, asked, emit, changes, is_aggregated=is_aggregated):
+            return asked
+        return None
     if hot_keys is not None:
         raise InvalidArgumentError(
             f"hot_keys={hot_keys!r}: no equality connects all of the streams "
@@ -412,6 +418,8 @@ def _finds_fewer(
     asked: TwoSided,
     emit: str,
     changes: Mapping[str, str] | None,
+    *,
+    is_aggregated: bool,
 ) -> bool:
     """Whether a range beside an equality finds fewer rows than the equality alone."""
     try:
@@ -424,7 +432,7 @@ def _finds_fewer(
     bounds, _ = time_bounds(theta.streams, map(text_of, theta.conjuncts))
     if bounds and watermark_columns(streams):
         return False  # by which it forgets rows
-    return finds_fewer(spec)
+    return finds_fewer(spec, is_aggregated=is_aggregated)
 
 
 def _chosen(streams: int, buckets: int, *, has_common: bool, is_typed: bool) -> str:

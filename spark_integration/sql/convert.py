@@ -2,6 +2,7 @@
 result."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any, Final
@@ -19,6 +20,7 @@ from lsmstate.joins.plan.pushed_aggregates import (
     explained_aggregate,
     explained_columns,
 )
+from lsmstate.joins.plan.ranges import with_ranges
 from lsmstate.joins.plan.tsc import (
     Conversion,
     GroupRule,
@@ -29,11 +31,17 @@ from lsmstate.joins.plan.tsc import (
 from lsmstate.joins.plan.unions import unions_of_joins, with_joins_gathered
 from lsmstate.spark_integration.catalyst.catalyst import OUTPUT_MODES, Catalyst, analyzed_plan
 from lsmstate.spark_integration.catalyst.plan_nodes import NodeHandle
-from lsmstate.spark_integration.joins.aggregated import KnownJoin, known_join
+from lsmstate.spark_integration.joins.aggregated import (
+    GroupedResults,
+    KnownJoin,
+    known_join,
+)
 from lsmstate.spark_integration.joins.shares import explain_join
 from lsmstate.spark_integration.plan.inputs import UnfitInputError
 from lsmstate.spark_integration.sql.aggregates import NotPushedError, SparkJoin, write_aggregate
 from lsmstate.spark_integration.sql.join_groups import (
+    RangeNotUsedError,
+    check_range,
     fits_several_groups,
     joined_frames,
     joined_groups,
@@ -155,13 +163,14 @@ def convert(
         )
     try:
         try:
-            rebuilt, told = _rebuilt(read, conversion, rows, options, pushes_aggregates)
+            build = partial(_rebuilt, read, rows, options, pushes_aggregates)
+            conversion, rebuilt, told = _with_range(conversion, build, tries_it=fits_several)
         except UnfitInputError:
             if len(conversion.multi_joins) < 2:
                 raise
             # An input of another group that cannot be stored is no reason to give up the largest.
             conversion = largest_group(read.tree)
-            rebuilt, told = _rebuilt(read, conversion, rows, options, pushes_aggregates)
+            conversion, rebuilt, told = _with_range(conversion, build, tries_it=fits_several)
     except UnfitInputError as unfit:
         return unconverted(str(unfit), conversion)
     after = cache(partial(catalyst.refusal, rebuilt))
@@ -308,24 +317,46 @@ class _Told:
     columns: str = ""
 
 
+def _with_range(
+    conversion: Conversion, build: "Callable[..., tuple[Any, _Told]]", *, tries_it: bool
+) -> "tuple[Conversion, Any, _Told]":
+    """The conversion with comparisons inside the join, if it finds fewer rows by them, or as it
+    is; and what ``build`` makes of it."""
+    ranged = with_ranges(conversion) if tries_it else None
+    if ranged is not None:
+        with suppress(RangeNotUsedError):
+            return ranged, *build(ranged, is_ranged=True)
+    return conversion, *build(conversion)
+
+
 def _rebuilt(
     read: ReadPlan,
-    conversion: Conversion,
     rows: Mapping[str, int],
     options: Mapping[str, Any],
     pushes_aggregates: bool,
+    conversion: Conversion,
+    *,
+    is_ranged: bool = False,
 ) -> tuple[Any, "_Told"]:
-    """The converted plan, and what became of its aggregates and columns."""
+    """The converted plan, and what became of its aggregates and columns. RangeNotUsedError if
+    ``is_ranged``, and the join does not find rows by its conditions."""
     catalyst = read.spark.catalyst
 
     def frames(writer: PlanWriter, multi_join: MultiJoin) -> list[DataFrame]:
         return [catalyst.dataframe(writer.plan(node)) for node in multi_join.inputs]
 
+    def made(
+        multi_join: MultiJoin, inputs: list[DataFrame], grouped: GroupedResults | None = None
+    ) -> DataFrame:
+        if is_ranged:
+            check_range(multi_join, inputs, grouped)
+        return joined_frames(multi_join, inputs, rows, options, grouped)
+
     def write_join(multi_join: MultiJoin) -> Written:
         entering = sum(len(node.columns) for node in multi_join.inputs)
         if len(multi_join.columns) < entering:
             told.columns = explained_columns(len(multi_join.columns), entering)
-        joined = joined_frames(multi_join, frames(writer, multi_join), rows, options)
+        joined = made(multi_join, frames(writer, multi_join))
         plan = analyzed_plan(joined)
         return plan, result_columns(catalyst, multi_join, plan)
 
@@ -347,8 +378,7 @@ def _rebuilt(
     def grouped(writer: PlanWriter, join: Node) -> SparkJoin:
         assert isinstance(join, MultiJoin)
         inputs = frames(writer, join)
-        make = partial(joined_frames, join, inputs, rows, options)
-        return SparkJoin(*streams_of(join, inputs), make, inputs)
+        return SparkJoin(*streams_of(join, inputs), partial(made, join, inputs), inputs)
 
     for node, found in aggregates_of_joins(tree):
         if not pushes_aggregates:

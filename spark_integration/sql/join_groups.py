@@ -20,6 +20,7 @@ from lsmstate.spark_integration.catalyst.names import quoted
 from lsmstate.spark_integration.joins.aggregated import GroupedResults
 from lsmstate.spark_integration.joins.multiway_join import joined
 from lsmstate.spark_integration.joins.several import WantedJoin, join_together
+from lsmstate.spark_integration.joins.theta import any_condition
 from lsmstate.spark_integration.plan.inputs import UnfitInputError
 from lsmstate.spark_integration.plan.options import nearest
 
@@ -70,6 +71,24 @@ def joined_frames(
         join.streams, join.on, pins=join.pins, grouped=grouped, wanted=wanted, **settings
     )
     return found.frame if wanted is None else found.selected(join.streams, wanted)
+
+
+class RangeNotUsedError(Exception):
+    """A join finds rows by its keys alone, whatever conditions it has beside them."""
+
+
+def check_range(
+    multi_join: MultiJoin, frames: Sequence[DataFrame], grouped: GroupedResults | None
+) -> None:
+    """RangeNotUsedError unless a join of two inputs by keys, with the arguments of
+    ``joined_frames``, finds fewer rows by its conditions."""
+    (names,) = input_names([multi_join])
+    join = _wanted(multi_join, names, frames, {})
+    is_aggregated = grouped is not None
+    if not any_condition(
+        *(join.streams, join.on, "inner", "append", None, SKEW, {}), is_aggregated=is_aggregated
+    ):
+        raise RangeNotUsedError
 
 
 def joined_groups(

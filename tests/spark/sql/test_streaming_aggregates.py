@@ -307,3 +307,89 @@ def test_columns_that_nothing_reads_stay_in_the_operator(
     assert "columns leave the operator" in narrow.explain_multiway()
     found = [row for batch in run(narrow, tmp_path / "frame", "append") for row in batch]
     assert sorted(found) == sorted(in_duckdb(view_files, sql))
+
+
+#: Rows of two streams, by file; some keys and bounds are null.
+RANGED = {
+    "left_side": [[(1, 10, 1), (1, None, 2), (2, 3, 4)], [(1, 2, 8), (None, 1, 16), (2, 9, 32)]],
+    "right_side": [[(1, 11, 1), (2, 9, 2), (1, None, 4)], [(1, 1, 8), (None, 1, 16), (2, 2, 32)]],
+}
+TWO_ENDS = "b.m BETWEEN a.m - 1 AND a.m + 1"
+
+
+@pytest.mark.parametrize(
+    ("beside", "calls"),
+    [
+        (TWO_ENDS, "a.k AS g, count(*) AS n"),
+        pytest.param("b.m >= a.m", "a.k AS g, count(*) AS n, sum(a.v)", marks=pytest.mark.stress),
+        pytest.param("a.m > b.m", "a.k AS g, sum(a.v + b.v), max(b.m)", marks=pytest.mark.stress),
+        pytest.param(f"{TWO_ENDS} AND a.v <> b.v", "a.k AS g, sum(b.v)", marks=pytest.mark.stress),
+        pytest.param("b.m < a.m", "1 AS g, count(*) AS n", marks=pytest.mark.stress),
+    ],
+)
+@pytest.mark.parametrize("by", ["sql", pytest.param("frame", marks=pytest.mark.stress)])
+def test_results_of_a_range_beside_keys_are_aggregated_inside(
+    spark: Any, tmp_path: Path, by: str, beside: str, calls: str
+):
+    """Also after a restart, and with one end."""
+    files = {name: FileStream(tmp_path / name, "k INT, m BIGINT, v BIGINT") for name in RANGED}
+    joined = f"FROM left_side a JOIN right_side b ON a.k = b.k AND {beside}"
+    sql = f"SELECT {calls} {joined} GROUP BY {'a.k' if 'a.k' in calls else '1'}"
+    found: list[list[tuple[Any, ...]]] = []
+    for at in range(2):
+        for name, stream in files.items():
+            rows = [dict(zip("kmv", row, strict=True)) for row in RANGED[name][at]]
+            kinds = pa.schema([("k", pa.int32()), ("m", pa.int64()), ("v", pa.int64())])
+            stream.add(pa.Table.from_pylist(rows, kinds))
+        with views(spark, files):
+            if by == "sql":
+                query = streaming_sql(spark, sql, strict=True, state=State(buckets=2))
+            else:
+                query = to_multiway(aggregated_frame(spark, beside, sql))
+            assert "computed inside the join" in query.explain_multiway()
+            assert "is left to Spark" not in query.explain_multiway()
+            found += run(query, tmp_path, "update")
+    assert sorted(newest(found)) == sorted(in_duckdb(files, sql))
+
+
+def aggregated_frame(spark: Any, beside: str, sql: str) -> Any:
+    """The query, over a ``multiway_join``."""
+    streams = {"a": spark.table("left_side"), "b": spark.table("right_side")}
+    joined = multiway_join(streams, on=f"a.k = b.k AND {beside}", state=State(buckets=2))
+    group, *calls = sql.removeprefix("SELECT ").partition(" FROM")[0].split(", ")
+    named = [F.expr(call.replace("a.", "a_").replace("b.", "b_")) for call in calls]
+    key = F.expr(group.partition(" AS")[0].replace("a.", "a_")).alias("g")
+    return joined.groupBy(key).agg(*named)
+
+
+@pytest.mark.parametrize(
+    ("select", "beside"),
+    [("a.k, b.v", "b.m >= a.m"), ("a.k, collect_list(b.v)", "b.m >= a.m"), ("a.k", "a.v <> b.v")],
+)
+def test_a_range_that_finds_no_fewer_rows_stays_a_filter(
+    spark: Any, tmp_path: Path, select: str, beside: str
+):
+    """With one end, of results that leave the join."""
+    files = {name: FileStream(tmp_path / name, "k INT, m BIGINT, v BIGINT") for name in RANGED}
+    for stream in files.values():
+        stream.directory.mkdir()
+    sql = f"SELECT {select} FROM left_side a JOIN right_side b ON a.k = b.k AND {beside}"
+    with views(spark, files):
+        sql += " GROUP BY a.k" if "collect" in select else ""
+        query = streaming_sql(spark, sql, strict=True)
+        assert "left to Spark, which evaluates it on each result" in query.explain_multiway()
+
+
+def test_a_range_between_event_times_forgets_no_row(spark: Any, tmp_path: Path):
+    """It stays a filter: in the join it would bound how long rows are kept."""
+    schema = "k INT, at TIMESTAMP"
+    for name in ("left_side", "right_side"):
+        stream = FileStream(tmp_path / name, schema)
+        stream.directory.mkdir()
+        stream.read(spark).withWatermark("at", "1 minute").createOrReplaceTempView(name)
+    for beside in ("BETWEEN a.at AND a.at + INTERVAL 1 HOUR", ">= a.at"):
+        sql = f"""SELECT a.k, count(*) AS n FROM left_side a JOIN right_side b
+            ON a.k = b.k AND b.at {beside} GROUP BY a.k"""
+        told = streaming_sql(spark, sql, strict=True).explain_multiway()
+        assert "left to Spark, which evaluates it on each result" in told
+        assert "evaluated by the operator" not in told
