@@ -358,8 +358,9 @@ class Combinations:
         return Combinations({**self.bound, name: rows}, self.partners)
 
     def with_partner(self, name: str, partner: Partner) -> "Combinations":
-        found = (*self.partners.get(name, ()), partner)
-        return Combinations(self.bound, {**self.partners, name: found})
+        # Of indexes with as many rows the first is taken, whichever was looked into first.
+        found = sorted((*self.partners.get(name, ()), partner), key=lambda each: each.index.classes)
+        return Combinations(self.bound, {**self.partners, name: tuple(found)})
 
     def partner_counts(self, name: str) -> Numbers:
         """How many rows of a stream each combination has at most."""

@@ -12,6 +12,7 @@ from lsmstate.errors import InvalidArgumentError
 from lsmstate.join import MultiwayJoin, State
 from lsmstate.joins.local.inner.multi_key_join import GraphJoin
 from lsmstate.joins.local.parts.bound_rows import coalesced
+from lsmstate.joins.local.parts.probe_order import ProbeOrder
 from lsmstate.joins.protocols import Batch
 from lsmstate.joins.specs.multi_key import create_spec
 from lsmstate.joins.specs.one_key import JoinSpec
@@ -100,6 +101,39 @@ def test_in_a_cycle_each_combination_takes_the_fewest_rows(tmp_path):
             found = [row for piece in join.process(Batch(name, batch)) for row in piece.to_pylist()]
         assert len(found) == 2
         assert store.stats().counters["fetched_rows"] - before < 10
+
+
+class _Backwards(ProbeOrder):
+    """Looks into streams in the reverse order."""
+
+    def order(self, asking, others, filters=None):
+        return super().order(asking, others, filters)[::-1]
+
+
+def test_results_come_in_one_order_whatever_index_is_looked_into_first(tmp_path):
+    """As a micro-batch that is run again needs it. c is in reach by (x, y) and by (y, z) at once;
+    of the two combinations one has as many rows in either."""
+    columns = {"a": "wx", "b": "wyz", "c": "xyz", "d": "xy"}
+    streams = {s: pa.schema([(c, pa.int64()) for c in own]) for s, own in columns.items()}
+    on = "a.w = b.w AND a.x = c.x AND b.y = c.y AND b.z = c.z AND d.x = c.x AND d.y = c.y"
+    spec = create_spec(streams, on)
+    given = {
+        "b": [(1, 1, 0), (2, 2, 0)],
+        "c": [(1, 1, 0), (1, 1, 5), (2, 2, 0), (2, 7, 9)],
+        "d": [(1, 1), (2, 2)],
+        "a": [(1, 1), (2, 2)],
+    }
+    found = []
+    for order in (ProbeOrder(lambda: 0.0), _Backwards(lambda: 0.0)):
+        with closing(attempt(tmp_path, spec, "memory")) as store:
+            join = GraphJoin(spec, store, probe_order=order)
+            for name, values in given.items():
+                arrays = [pa.array(column, pa.int64()) for column in zip(*values, strict=True)]
+                batch = pa.record_batch(arrays, schema=streams[name])
+                pieces = [piece.to_pylist() for piece in join.process(Batch(name, batch))]
+        found.append(pieces)
+    assert sum(map(len, found[0])) == 2
+    assert found[0] == found[1]
 
 
 def test_a_hot_key_comes_in_bounded_pieces(tmp_path):
