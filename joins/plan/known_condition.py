@@ -49,23 +49,29 @@ _SUFFIXES: Final = {"IsNull": "IS NULL", "IsNotNull": "IS NOT NULL"}
 MakesColumn = Callable[[int, Expression], Column]
 
 
-def is_known(condition: Expression, places: Mapping[Column, int]) -> bool:
-    """Whether a multi-way join can evaluate it. ``places``: by column the position of its input."""
+def is_known(
+    condition: Expression, places: Mapping[Column, int], *, is_certain: bool = True
+) -> bool:
+    """Whether a multi-way join can evaluate it. ``places``: by column the position of its input.
+    ``is_certain``: whether each row is in a combination for which it is evaluated."""
     read = {places[column] for column in columns_of(condition)}
     if len(read) < 2 or not may_move(condition):
         return False
-    return prepared(condition, places, lambda _, __: Column("computed")) is not None
+    preparing = _Preparing(places, lambda _, __: Column("computed"))
+    return preparing.of(condition, is_certain=is_certain) is not None
 
 
 def split_known(
-    conditions: Iterable[Expression], inputs: Sequence[Node]
+    conditions: Iterable[Expression], inputs: Sequence[Node], *, is_certain: bool = True
 ) -> tuple[list[Expression], list[Expression]]:
-    """The conditions that a multi-way join of the inputs can evaluate, and the others."""
+    """The conditions that a multi-way join of the inputs can evaluate, and the others; arguments
+    as ``is_known`` has them."""
     places = {column: place for place, node in enumerate(inputs) for column in node.columns}
     known: list[Expression] = []
     rest: list[Expression] = []
     for each in conditions:
-        (known if is_known(each, places) else rest).append(each)
+        is_one = is_known(each, places, is_certain=is_certain)
+        (known if is_one else rest).append(each)
     return known, rest
 
 

@@ -33,7 +33,7 @@ def with_ranges(conversion: Conversion) -> Conversion | None:
         if isinstance(node, Filter) and isinstance(node.input, MultiJoin):
             join = _ranged(node.input, node.condition)
             if join is not None:
-                _, rest = split_known(conjuncts(node.condition), join.inputs)
+                rest = [c for c in conjuncts(node.condition) if c not in join.conditions]
                 after = _replaced(conversion.after, {node: filtered(join, all_of(rest))})
                 return replace(conversion, after=after, multi_joins=(join,))
     return None
@@ -42,7 +42,8 @@ def with_ranges(conversion: Conversion) -> Conversion | None:
 def _ranged(join: MultiJoin, above: Expression) -> MultiJoin | None:
     if len(join.inputs) != 2 or not join.is_linked or join.conditions:
         return None
-    known, _ = split_known(conjuncts(above), join.inputs)
+    # A row without a partner by the keys is in no combination: nothing is computed of it.
+    known, _ = split_known(conjuncts(above), join.inputs, is_certain=False)
     if not any(isinstance(c, Comparison) and c.operator in ("<", "<=", ">", ">=") for c in known):
         return None
     return replace(join, conditions=tuple(known))

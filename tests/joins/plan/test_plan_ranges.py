@@ -54,6 +54,15 @@ def test_what_only_spark_knows_stays_above() -> None:
     assert above.input is multi_join
 
 
+def test_what_may_fail_is_not_computed_for_rows_without_partner() -> None:
+    low = compared("a.y", "<=", "b.y")
+    cast = Comparison(Opaque("Cast[tinyint]", (col("a.y"),)), "<", col("b.y"))
+    assert ranged(join(A, B, "a.x = b.x", cast)) is None
+    found = ranged(join(A, B, "a.x = b.x", low, cast))
+    assert found is not None
+    assert found[1].conditions == (low,)
+
+
 @pytest.mark.parametrize(
     "plan",
     [

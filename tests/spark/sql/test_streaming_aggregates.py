@@ -380,6 +380,22 @@ def test_a_range_that_finds_no_fewer_rows_stays_a_filter(
         assert "left to Spark, which evaluates it on each result" in query.explain_multiway()
 
 
+def test_a_range_that_fails_for_a_row_without_partner_fails_no_query(spark: Any, tmp_path: Path):
+    """Spark evaluates what is beside a key for pairs with that key."""
+    rows = {"left_side": [(1, 5, 1), (7, 1000, 2), (None, 1000, 4)], "right_side": [(1, 6, 1)]}
+    files = {name: FileStream(tmp_path / name, "k INT, m BIGINT, v BIGINT") for name in rows}
+    kinds = pa.schema([("k", pa.int32()), ("m", pa.int64()), ("v", pa.int64())])
+    for name, stream in files.items():
+        stream.add(
+            pa.Table.from_pylist([dict(zip("kmv", r, strict=True)) for r in rows[name]], kinds)
+        )
+    sql = """SELECT a.k, count(*) AS n FROM left_side a JOIN right_side b
+        ON a.k = b.k AND CAST(a.m AS TINYINT) < b.m GROUP BY a.k"""
+    with views(spark, files):
+        found = run(streaming_sql(spark, sql, strict=True), tmp_path, "update")
+    assert newest(found) == [(1, 1)]
+
+
 def test_a_range_between_event_times_forgets_no_row(spark: Any, tmp_path: Path):
     """It stays a filter: in the join it would bound how long rows are kept."""
     schema = "k INT, at TIMESTAMP"
