@@ -25,7 +25,12 @@ JIT_OPTIONS: Final = (
 #: several times the JVM's own 21 MB, and passing such a bound makes G1 mark the whole heap.
 CLASS_OPTIONS: Final = "-XX:MetaspaceSize=256m"
 JAVA_OPTIONS: Final = f"{ARROW_OPTIONS} {JIT_OPTIONS} {CLASS_OPTIONS}"
+#: Each task that sorts frames takes a page of Spark's memory, of up to 64 MB by itself. G1 begins to
+#: mark the whole heap for a few of them. What is larger than a page gets one of its own.
+PAGE_BYTES: Final = "4m"
 _DAEMON: Final = "lsmstate.spark_integration.daemon"
+#: What the builder may say otherwise.
+_SETTINGS: Final = {"spark.python.daemon.module": _DAEMON, "spark.buffer.pageSize": PAGE_BYTES}
 #: They stand before the user's own options (``extraJavaOptions``), which therefore win.
 _JAVA_SETTINGS: Final = ("spark.driver.defaultJavaOptions", "spark.executor.defaultJavaOptions")
 
@@ -40,11 +45,12 @@ def configure(builder: "SparkSession.Builder") -> "SparkSession.Builder":
     - Arrow's Java leaves out its second check of every value.
     - The JVM's second compiler takes up a method later, so that a query starts sooner.
     - The JVM collects no garbage because of the classes that a query loads as it starts.
+    - Tasks take Spark's memory in small pages (``spark.buffer.pageSize``).
 
-    What the builder and ``PYSPARK_PYTHON`` say stays: ``spark.pyspark.python``, another daemon and
-    your own Java options. Settings of ``spark-defaults.conf`` and ``spark-submit`` are not seen:
-    give them to the builder too, the master among them. Under Spark Connect nothing is set, since
-    the server has these settings.
+    What the builder and ``PYSPARK_PYTHON`` say stays: ``spark.pyspark.python``, another daemon,
+    another page size and your own Java options. Settings of ``spark-defaults.conf`` and
+    ``spark-submit`` are not seen: give them to the builder too, the master among them. Under Spark
+    Connect nothing is set, since the server has these settings.
 
     Args:
         builder: The builder of the session, such as ``SparkSession.builder``. Its master, if it
@@ -71,8 +77,9 @@ def configure(builder: "SparkSession.Builder") -> "SparkSession.Builder":
     if "spark.remote" in given or "SPARK_REMOTE" in os.environ:
         return builder
     _name_python(given)
-    if "spark.python.daemon.module" not in given:
-        builder.config("spark.python.daemon.module", _DAEMON)
+    for setting, value in _SETTINGS.items():
+        if setting not in given:
+            builder.config(setting, value)
     for setting in _JAVA_SETTINGS:
         others = given.get(setting, "")
         if JAVA_OPTIONS not in others:

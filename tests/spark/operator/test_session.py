@@ -50,6 +50,7 @@ def test_workers_on_this_machine_run_this_python(unset: Any, master: str | None)
     found = settings(spark_master=master) if master else settings()
     assert found[DAEMON] == "lsmstate.spark_integration.daemon"
     assert [found[name] for name in JAVA] == [JAVA_OPTIONS] * 2
+    assert found["spark.buffer.pageSize"] == "4m"
     assert os.environ["PYSPARK_PYTHON"] == sys.executable
 
 
@@ -58,11 +59,13 @@ def test_what_is_set_stays(unset: Any) -> None:
     found = settings(
         spark_master="local",
         spark_python_daemon_module="my.daemon",
+        spark_buffer_pageSize="16m",
         spark_driver_defaultJavaOptions="-Dx=1",
         spark_executor_extraJavaOptions="-Dx=2",
     )
     assert os.environ["PYSPARK_PYTHON"] == "mine"
     assert found[DAEMON] == "my.daemon"
+    assert found["spark.buffer.pageSize"] == "16m"
     assert found[JAVA[0]] == f"{JAVA_OPTIONS} -Dx=1"
     assert found["spark.executor.extraJavaOptions"] == "-Dx=2"
 
