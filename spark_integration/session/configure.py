@@ -25,8 +25,8 @@ JIT_OPTIONS: Final = (
 #: several times the JVM's own 21 MB, and passing such a bound makes G1 mark the whole heap.
 CLASS_OPTIONS: Final = "-XX:MetaspaceSize=256m"
 JAVA_OPTIONS: Final = f"{ARROW_OPTIONS} {JIT_OPTIONS} {CLASS_OPTIONS}"
-#: Each task that sorts frames takes a page of Spark's memory, of up to 64 MB by itself. G1 begins to
-#: mark the whole heap for a few of them. What is larger than a page gets one of its own.
+#: Each task that sorts frames takes a page of Spark's memory, of up to 64 MB by itself. A few of
+#: them make G1 mark the whole heap. What is larger than a page gets one of its own.
 PAGE_BYTES: Final = "4m"
 _DAEMON: Final = "lsmstate.spark_integration.daemon"
 #: What the builder may say otherwise.
