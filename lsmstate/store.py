@@ -8,7 +8,7 @@
   (hash tables)."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import Any, Literal, NamedTuple, Protocol, Self, TypeAlias
 
@@ -22,6 +22,7 @@ from lsmstate.errors import InvalidArgumentError
 from lsmstate.expiry_rules import Expiry
 from lsmstate.pieces import Pieces, entry_schema
 from lsmstate.stats import StoreStats
+from lsmstate.zones import check_zones
 
 Positions = npt.NDArray[np.int64]
 
@@ -68,15 +69,19 @@ class StreamSchema:
         key: Columns that rows are looked up by.
         rows: Columns that are stored.
         expiry: Rule by which rows are forgotten (see ``MultimapStore.advance``); None keeps all.
+        zones: Columns of ``rows`` with numbers, dates or times that ``RangeBounds`` may bound too.
+            The backend ``lsm`` writes with each row block the least and the greatest value of each.
+            They may change from one open to the next, and serve for files written since.
 
     Raises:
-        InvalidArgumentError: A value has another type.
+        InvalidArgumentError: A value has another type, or a column can have no zones.
     """
 
     name: str
     key: pa.Schema
     rows: pa.Schema
     expiry: Expiry | None = None
+    zones: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for what, kind in (("name", str), ("key", pa.Schema), ("rows", pa.Schema)):
@@ -91,6 +96,7 @@ class StreamSchema:
                 f"expiry of stream {self.name!r} is a {type(self.expiry).__name__}; give an "
                 'Expiry, as in Expiry("at", timedelta(days=1)), or None'
             )
+        check_zones(self.name, self.rows, self.zones)
 
 
 class Matches(NamedTuple):
@@ -167,6 +173,9 @@ class RangeBounds:
         high: Highest value of the next key column; None: unbounded above.
         includes_low: Whether keys with the lowest value belong to the range.
         includes_high: Whether keys with the highest value belong to the range.
+        zones: By column of the stream's ``zones``, the least and the greatest value that each range
+            wants of it, both included; None: unbounded, and a null: no row of that range is wanted.
+            Rows with another value may be left out or given, so whoever asks checks them.
     """
 
     equal: BatchLike | None = None
@@ -174,6 +183,7 @@ class RangeBounds:
     high: ArrowColumn | None = None
     includes_low: bool = True
     includes_high: bool = True
+    zones: Mapping[str, tuple[ArrowColumn | None, ArrowColumn | None]] = field(default_factory=dict)
 
 
 class RangeMatches(NamedTuple):
@@ -350,7 +360,8 @@ class StateStore(Protocol):
             Pieces that are not empty. The rows of a range may span several.
 
         Raises:
-            InvalidArgumentError: The bounds do not fit the key.
+            InvalidArgumentError: The bounds do not fit the stream, or bound zones with ``first`` or
+                ``last``.
             MemoryLimitError: There is no room for the ranges, or for a piece.
 
         Cost:
@@ -381,7 +392,7 @@ class StateStore(Protocol):
             The number of live rows in each range.
 
         Raises:
-            InvalidArgumentError: The bounds do not fit the key.
+            InvalidArgumentError: The bounds do not fit the stream, or bound zones.
 
         Cost:
             One walk over the keys in the ranges. Rows are read only where some may be retracted or
@@ -620,7 +631,8 @@ class StoreReader(Protocol):
             Pieces that are not empty. The rows of a range may span several.
 
         Raises:
-            InvalidArgumentError: The bounds do not fit the key.
+            InvalidArgumentError: The bounds do not fit the stream, or bound zones with ``first`` or
+                ``last``.
             MemoryLimitError: There is no room for the ranges, or for a piece.
 
         Cost:
@@ -651,7 +663,7 @@ class StoreReader(Protocol):
             The number of live rows in each range.
 
         Raises:
-            InvalidArgumentError: The bounds do not fit the key.
+            InvalidArgumentError: The bounds do not fit the stream, or bound zones.
 
         Cost:
             One walk over the keys in the ranges. Rows are read only where some may be retracted or

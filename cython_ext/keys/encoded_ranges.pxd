@@ -12,6 +12,9 @@ cdef class EncodedRanges:
     """
     cdef readonly Py_ssize_t n     # rows of the bounds that were given
     cdef readonly Py_ssize_t count # ranges
+    # By column of the rows: its number, and for each row of the bounds the least and the greatest
+    # word wanted (uint64 arrays).
+    cdef readonly tuple zones
     cdef uint8_t* data
     cdef uint64_t* offsets
     cdef uint32_t* rows            # per range: its row of the bounds

@@ -6,6 +6,7 @@ import numpy.typing as npt
 from lsmstate.cython_ext.keys.key_codec import KeyBatch
 
 _Positions = npt.NDArray[np.int64]
+_Words = npt.NDArray[np.uint64]
 
 @final
 class EncodedRanges:
@@ -16,6 +17,7 @@ class EncodedRanges:
         highs: KeyBatch | None,
         after_low: bool = ...,
         after_high: bool = ...,
+        zones: tuple[tuple[int, _Words, _Words], ...] = ...,
     ) -> None: ...
     def __len__(self) -> int: ...
     def some(self, rows: _Positions) -> EncodedRanges: ...
@@ -27,6 +29,8 @@ class EncodedRanges:
     def segment_count(self) -> int: ...
     @property
     def nbytes(self) -> int: ...
+    @property
+    def zones(self) -> tuple[tuple[int, _Words, _Words], ...]: ...
     def segment(self, place: int) -> tuple[bytes, bytes | None]: ...
 
 @final

@@ -26,15 +26,19 @@ cdef class EncodedRanges:
 
     def __init__(
         self, Py_ssize_t n, KeyBatch lows, KeyBatch highs, bint after_low=False,
-        bint after_high=False,
+        bint after_high=False, tuple zones=(),
     ):
         """Make the ranges of n rows of bounds.
 
         ``lows`` and ``highs`` are encoded values of the first key columns, one per row; None: of no
         column. ``after_low``: a range begins behind all keys that begin so. ``after_high``: it ends
-        behind them. A row with a null has no range.
+        behind them. A row with a null has no range. ``zones``: see encoded_ranges.pxd.
         """
         self.n = n
+        self.zones = zones
+        for _, least, greatest in zones:
+            if len(least) != n or len(greatest) != n:
+                raise ValueError(f"{len(least)} and {len(greatest)} bounds of a zone for {n} ranges")
         for batch in (lows, highs):
             if batch is not None and len(batch) != n:
                 raise ValueError(f"{len(batch)} bounds for {n} ranges")
@@ -66,6 +70,7 @@ cdef class EncodedRanges:
                     raise IndexError(f"row {wanted[i]} of {self.n}")
                 mask[wanted[i]] = 1
             found.n = self.n
+            found.zones = self.zones
             with nogil:
                 found._take_some(self, mask)
                 found._join()
@@ -116,7 +121,10 @@ cdef class EncodedRanges:
     @property
     def nbytes(self):
         """Bytes of memory, roughly."""
-        return <int64_t> self.offsets[2 * self.count] + (self.count + 1) * BOUND_BYTES
+        return (
+            <int64_t> self.offsets[2 * self.count] + (self.count + 1) * BOUND_BYTES
+            + 2 * sizeof(uint64_t) * self.n * len(self.zones)
+        )
 
     def segment(self, Py_ssize_t place):
         """Return low and high of a segment without a stream's number; the high of the last one may

@@ -62,7 +62,7 @@ from lsmstate.store_base.checks import (
     stream_of,
 )
 from lsmstate.store_base.key_range import key_range
-from lsmstate.store_base.range_bounds import encoded_ranges
+from lsmstate.store_base.range_bounds import encoded_ranges, refuse_zones
 from lsmstate.store_base.range_reads import check_one_end
 from lsmstate.store_base.read_pieces import EntryPieces, row_pieces
 from lsmstate.store_base.reads import StoreReads, in_one_call
@@ -194,6 +194,7 @@ class LaneReads(StoreReads):
                 for name, due in lane.readable()
             ]
             return chain.from_iterable(parts)
+        refuse_zones(ranges, "first=True" if first else "last=True")
         ends = [
             # Rows of a slot may have expired, the last one too: all are read, and filtered.
             self._slot_ranges(lane, name, ranges, max_bytes, due=due, with_keys=True)
@@ -227,6 +228,7 @@ class LaneReads(StoreReads):
         if lane is None:
             return self._reads.count_ranges(stream, bounds)
         ranges = encoded_ranges(lane.schema, bounds)
+        refuse_zones(ranges, "count_ranges")
         counts = np.zeros(len(ranges), dtype=np.int64)
         for name, due in lane.readable():
             if not due:

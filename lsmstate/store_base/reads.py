@@ -33,7 +33,7 @@ from lsmstate.store_base.guard import Access, StoreGuard
 from lsmstate.store_base.key_parts import key_parts
 from lsmstate.store_base.key_range import KeyRange, key_range
 from lsmstate.store_base.key_values import one_key
-from lsmstate.store_base.range_bounds import encoded_ranges
+from lsmstate.store_base.range_bounds import encoded_ranges, refuse_zones
 from lsmstate.store_base.range_reads import (
     EndPortion,
     KeyPortion,
@@ -171,6 +171,7 @@ class StoreReads(Shown, ABC):
             if not first and not last:
                 portions = self._reader.range_keys(access, stream, ranges)
                 return range_matches(portions, ranges, max_bytes, decoder)
+            refuse_zones(ranges, "first=True" if first else "last=True")
             ends = self._reader.range_ends(access, stream, ranges, is_last=last)
 
         def walk(some: EncodedRanges) -> Iterator[KeyPortion]:
@@ -190,6 +191,7 @@ class StoreReads(Shown, ABC):
         with self.calling():
             with self._guard.reading():
                 ranges = encoded_ranges(stream_of(self.streams, stream), bounds)
+                refuse_zones(ranges, "count_ranges")
                 portions = self._reader.range_keys(self._access(), stream, ranges)
             return range_counts(portions, ranges)
 
