@@ -278,6 +278,11 @@ def counters_of(routing: Routing) -> tuple[str, ...]:
     return tuple(getattr(routing, "counters", ()))
 
 
+def candidates_of(routing: Routing) -> tuple[Routing, ...]:
+    """The routings that it may settle as; most settle as themselves."""
+    return tuple(getattr(routing, "candidates", {"": routing}).values())
+
+
 class Observer(Protocol):
     """Watches what one bucket stores in one micro-batch."""
 

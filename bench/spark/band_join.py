@@ -3,6 +3,7 @@
     python -m bench.spark.band_join
     python -m bench.spark.band_join --rows 20000 --batches 1
     python -m bench.spark.band_join --rows 1 --batches 1   # what start-up takes
+    python -m bench.spark.band_join --join band --buckets 8 --routing biclique
 
 Keys are uniform, and a row has one partner on average. Results are counted and thrown away. Each
 join is a process of its own; CPU is that of the JVM and the Python workers from the query's start.
@@ -27,7 +28,8 @@ from pyspark.sql import DataFrame
 
 from bench.spark.deduplication import TreeMeter
 from bench.spark.spark_joins import session
-from lsmstate.spark import State, metrics_of, multiway_join
+from lsmstate.joins.options import Routing
+from lsmstate.spark import Skew, State, metrics_of, multiway_join
 
 #: Half the width of the band.
 WITHIN = 500
@@ -79,7 +81,9 @@ class BinJoin:
         return binned.join(spread, "bin").where(f"abs(a_k - b_k) <= {WITHIN}")
 
 
-def run_join(name: str, rows: int, batches: int) -> dict[str, float]:
+def run_join(
+    name: str, rows: int, batches: int, buckets: int, routing: Routing | None
+) -> dict[str, float]:
     """One join in this process: its CPU and wall seconds, and its results."""
     keys = rows if name == "equality" else rows * (2 * WITHIN + 1)
     with tempfile.TemporaryDirectory() as place:
@@ -99,8 +103,8 @@ def run_join(name: str, rows: int, batches: int) -> dict[str, float]:
             ]
             writer = functools.reduce(DataFrame.union, both).writeStream.foreachBatch(bins)
         else:
-            state = State(memory="64m", buckets=2)
-            joined = multiway_join(streams, CONDITIONS[name], state=state)
+            state, skew = State(memory="64m", buckets=buckets), Skew(routing=routing)
+            joined = multiway_join(streams, CONDITIONS[name], state=state, skew=skew)
             writer = joined.writeStream.format("noop")
         writer = writer.trigger(availableNow=True)
         query = writer.option("checkpointLocation", str(home / "checkpoint")).start()
@@ -119,13 +123,16 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000, help="of each stream")
     parser.add_argument("--batches", type=int, default=20)
     parser.add_argument("--join", choices=JOINS, help="one of them, in this process")
+    parser.add_argument("--buckets", type=int, default=2)
+    parser.add_argument("--routing", choices=("biclique", "ranges"), help="of the band join")
     asked = parser.parse_args()
     if asked.join:
-        print(json.dumps(run_join(asked.join, asked.rows, asked.batches)))
+        routing = asked.routing if asked.join == "band" else None
+        sizes = asked.rows, asked.batches, asked.buckets
+        print(json.dumps(run_join(asked.join, *sizes, routing)))
         return
     for name in JOINS:
-        sizes = "--rows", str(asked.rows), "--batches", str(asked.batches)
-        command = [sys.executable, "-m", "bench.spark.band_join", "--join", name, *sizes]
+        command = [sys.executable, "-m", "bench.spark.band_join", "--join", name, *sys.argv[1:]]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
         run = json.loads(done.stdout.splitlines()[-1])
         print(

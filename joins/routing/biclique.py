@@ -94,6 +94,17 @@ class BicliqueRouting:
                 )
         return cls(units, dict(parts), dict(groups))
 
+    def messages(self, rows: Mapping[str, int]) -> float:
+        """The buckets that a row is sent to, on average over streams of so many rows."""
+        sent = 0.0
+        for name, count in rows.items():
+            (other,) = [each for each in self.units if each != name] or [name]
+            units = self.units[other][1]
+            # One stream alone has all units, of which a row is stored in one and probes the rest.
+            probed = units - 1 if other == name else units / self.groups.get(other, 1)
+            sent += count * (1 + probed)
+        return sent / max(1, sum(rows.values()))
+
     @property
     def adopted(self) -> Mapping[str, Any]:
         """The units and their groups, which the first start fixes."""

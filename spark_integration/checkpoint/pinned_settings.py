@@ -2,8 +2,8 @@
 
 - The first start writes the file beside the state: bucket count and ids, stream names and order,
   columns, key types, condition, backend. It is never rewritten.
-- A later start adopts the buckets. Any other difference is refused, and the message has both
-  values.
+- A later start adopts the buckets, and what the caller left open. Any other difference is refused,
+  and the message has both values.
 - A rescale writes another file, ``query-0002.json`` and so on. The newest one counts. It has the
   first micro-batch and the pointers of its buckets.
 - While the plan of that rescale exists, its switch is not over, and no query starts or goes on.
@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, Final
 
 from lsmstate.errors import CorruptionError, InvalidArgumentError
+from lsmstate.joins.routing.chosen import ROUTING
 from lsmstate.remote.retries import retried
 from lsmstate.spark_integration.checkpoint.json_records import create_record_in, read_record_in
 from lsmstate.spark_integration.plan.bucket_ids import bucket_ids
@@ -70,8 +71,13 @@ class Pinned:
             version,
             origin["first batch"],
             {int(bucket): pointer for bucket, pointer in origin["pointers"].items()},
-            settings.get("adopted", {}),
+            settings.get("adopted", {}) | _named(settings),
         )
+
+
+def _named(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The routing, which has the caller's name for it."""
+    return {ROUTING: settings[ROUTING]} if ROUTING in settings else {}
 
 
 def with_pins(settings: Mapping[str, Any], pins: Mapping[str, str]) -> dict[str, Any]:
@@ -243,6 +249,9 @@ def _compare_settings(path: str, settings: dict[str, Any], wanted: Wanted) -> No
     expected.pop(PINS, None)  # their values are compared, also of those that are left out
     if OTHER_CONDITIONS not in settings:
         expected.pop(OTHER_CONDITIONS, None)  # of a release that did not pin them for all joins
+    for name, known in wanted.left_open.items():
+        if settings.get(name) in known:
+            expected.pop(name)
     if wanted.buckets is not None:
         expected["buckets"] = wanted.buckets
     for name, now in expected.items():

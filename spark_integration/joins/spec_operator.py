@@ -1,7 +1,7 @@
 """A join of any kind as a stateful operator, from its spec and its routing."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -19,7 +19,6 @@ from lsmstate.spark_integration.plan.options import OperatorOptions
 from lsmstate.spark_integration.plan.stateful_plan import StatefulPlan
 from lsmstate.spark_integration.skew.key_watch import skew_streams
 from lsmstate.spark_integration.stateful_operator.build import default_buckets, stateful_operator
-from lsmstate.spark_integration.tables.table_watch import table_streams
 
 
 def spec_operator(
@@ -78,6 +77,7 @@ def plan_of(
     explanation: str,
     *,
     skew: str | None = None,
+    left_open: Mapping[str, Sequence[str]] | None = None,
 ) -> StatefulPlan:
     """What the workers must know of a join."""
     spark = next(iter(inputs.frames.values())).sparkSession
@@ -87,7 +87,6 @@ def plan_of(
         state=(
             *spec.stream_schemas,
             *skew_streams(skew, len(inputs.frames)),
-            *table_streams(routing),
         ),
         output=spec.output_schema,
         settings=settings,
@@ -102,6 +101,7 @@ def plan_of(
         storage=options.storage,
         storage_key=options.storage.keep(),
         skew=skew,
+        left_open=left_open or {},
         routing=routing,
         join=pinned(spec),
         counters=(*kind_of(spec).counters, *counters_of(routing)),

@@ -17,10 +17,11 @@ from lsmstate.joins.conditions.join_tree import SQL_NAMES
 from lsmstate.joins.conditions.pair_condition import PairCondition
 from lsmstate.joins.conditions.parser import parse_conjuncts
 from lsmstate.joins.conditions.predicate import text_of
-from lsmstate.joins.local.theta.range_routing import ThetaRanges
+from lsmstate.joins.local.theta.range_routing import ThetaRanges, has_ranges, ranges_cost
 from lsmstate.joins.options import Skew
 from lsmstate.joins.protocols import Routing
 from lsmstate.joins.routing.biclique import BicliqueRouting
+from lsmstate.joins.routing.chosen import ROUTING, ChosenRouting
 from lsmstate.joins.routing.shares import JoinGraph, choose
 from lsmstate.joins.routing.theta_router import ThetaRouting
 from lsmstate.joins.specs.changes import OPERATION, operation_columns
@@ -37,6 +38,7 @@ from lsmstate.joins.specs.theta_choice import (
 )
 from lsmstate.joins.specs.theta_sides import ThetaFinalSpec, ThetaSides
 from lsmstate.joins.specs.typed_condition import How
+from lsmstate.spark_integration.catalyst.catalyst import is_classic
 from lsmstate.spark_integration.checkpoint.pinned_settings import (
     KEPT,
     OTHER_CONDITIONS,
@@ -138,7 +140,7 @@ class ThetaRequest:
             **pinned,
             KEPT: described(spec.event_time),
             SKEW: None,
-            "routing": kind,
+            ROUTING: kind,
             "forced shares": dict(self.skew.shares) if self.skew.shares is not None else None,
         }
         lines = [*spec.explained(), *map(left_to_spark, residual)]
@@ -150,6 +152,7 @@ class ThetaRequest:
         plan = plan_of(
             *(spec, inputs, routing, self.options, with_pins(settings, self.pins), operator),
             "\n".join(lines),
+            left_open=_left_open(routing),
         )
         late = LateRows.of(inputs.plans, spec.event_time, self.time.late_batches)
         if spec.sides is not None:
@@ -283,8 +286,12 @@ class ThetaRequest:
         equal = theta.equal_parts()
         common = [each for each in equal if len(each) == len(rows)]
         is_typed, counted = sides is not None, sides.counted if sides is not None else ()
-        default = _chosen(len(rows), buckets, has_common=bool(common), is_typed=is_typed)
-        kind = self.skew.routing or default
+        kind = self.skew.routing
+        if kind is None and not common and len(rows) == 2 and buckets > 1 and not is_typed:
+            spark = next(iter(self.streams.values())).sparkSession
+            chosen = _cheapest(theta, rows, buckets, is_classic=is_classic(spark))
+            return chosen.name, chosen
+        kind = kind or ("hash" if common else "shares")
         if kind in ("biclique", "ranges"):
             self._check_stores_once(kind, is_typed)
             if kind == "biclique":
@@ -435,13 +442,36 @@ def _finds_fewer(
     return finds_fewer(spec, is_aggregated=is_aggregated)
 
 
-def _chosen(streams: int, buckets: int, *, has_common: bool, is_typed: bool) -> str:
-    if has_common:
-        return "hash"
-    return "biclique" if streams == 2 and buckets > 1 and not is_typed else "shares"
+def _cheapest(
+    spec: ThetaSpec, rows: Mapping[str, int], buckets: int, *, is_classic: bool
+) -> ChosenRouting:
+    """The routings of two streams without a common key, with what they cost. Under Spark Connect
+    nothing tells the starts of a query apart, by which tables of ranges count."""
+    biclique = BicliqueRouting.of(rows, buckets)
+    candidates: dict[str, Routing] = {"biclique": biclique}
+    costs = {"biclique": biclique.messages(rows)}
+    if has_ranges(spec) and is_classic:
+        candidates["ranges"] = ThetaRanges.for_spec(spec)
+        costs["ranges"] = ranges_cost(spec, buckets)
+    return ChosenRouting(candidates, costs)
+
+
+def _left_open(routing: Routing) -> dict[str, list[str]]:
+    if isinstance(routing, ChosenRouting):
+        return {ROUTING: list(routing.candidates)}
+    return {}
 
 
 def _explained(kind: str, routing: Routing, streams: Mapping[str, DataFrame]) -> str:
+    if isinstance(routing, ChosenRouting):
+        told = _explained(kind, routing.chosen, streams)
+        costs = " and ".join(f"{name} {cost:g}" for name, cost in routing.costs.items())
+        if len(routing.costs) == 1:
+            return told
+        return (
+            f"{told}\n  chosen by its cost in messages a row ({costs}); a query that has state "
+            "goes on with the routing of its first start"
+        )
     if isinstance(routing, BicliqueRouting):
         first, second = routing.units
         m, n = (routing.units[name][1] for name in (first, second))

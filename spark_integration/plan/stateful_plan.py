@@ -4,14 +4,20 @@ It is a value and travels inside the functions that Spark sends to its workers.
 """
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
 
 import pyarrow as pa
 
-from lsmstate.joins.protocols import Routing, TableRouting, makes_tables_alike
+from lsmstate.joins.protocols import (
+    ObservingRouting,
+    Routing,
+    TableRouting,
+    candidates_of,
+    makes_tables_alike,
+)
 from lsmstate.joins.routing.hash_router import HashRouting
 from lsmstate.options import Options
 from lsmstate.spark_integration.plan.storage import Storage
@@ -22,6 +28,12 @@ NULL_KEYS: Final = "null keys"
 KEEP: Final = "keep"
 #: Under which the description of the join stands among what later starts adopt.
 JOIN: Final = "join"
+#: The stream of a bucket's store, with one key, for what its routing's observer keeps.
+OBSERVED: Final = StreamSchema(
+    "@observed",
+    pa.schema([("name", pa.string())]),
+    pa.schema([("batch", pa.int64()), ("kept", pa.string())]),
+)
 
 
 @dataclass(frozen=True)
@@ -122,6 +134,8 @@ class StatefulPlan:
     their rows instead of results."""
     skew: str | None = None
     """Whether hot keys are counted ("observe"), and spread over buckets too ("spread")."""
+    left_open: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Settings that the caller left to us, and their values among which the first start chooses."""
 
     @property
     def memory_bytes(self) -> int:
@@ -133,12 +147,19 @@ class StatefulPlan:
         """What the first start pins and later ones take over, whatever they would choose now."""
         return {**self.routing.adopted, **({JOIN: dict(self.join)} if self.join else {})}
 
+    def settled(self, buckets: int, adopted: Mapping[str, Any]) -> "StatefulPlan":
+        """The plan as the first start fixed it: its routing, and the streams that this needs."""
+        routing = self.routing.settled(buckets, adopted)
+        watched = [OBSERVED] if isinstance(routing, ObservingRouting) else []
+        return replace(self, routing=routing, state=(*self.state, *watched))
+
     def framed(self, source: InputPlan) -> pa.Schema:
         """What a frame of an input holds: what is routed, and the marks beside it."""
         return pa.schema([*source.routed, *self.routing.marks])
 
     def wanted(self) -> "Wanted":
         """What the checkpoint must agree with."""
+        tabled = [each for each in candidates_of(self.routing) if isinstance(each, TableRouting)]
         return Wanted(
             dict(self.settings),
             self.buckets,
@@ -150,8 +171,9 @@ class StatefulPlan:
             self.storage_key,
             self.watches_time,
             self.result_time,
-            isinstance(self.routing, TableRouting),
-            isinstance(self.routing, TableRouting) and not makes_tables_alike(self.routing),
+            bool(tabled),
+            not all(map(makes_tables_alike, tabled)),
+            {name: list(known) for name, known in self.left_open.items()},
         )
 
 
@@ -174,6 +196,8 @@ class Wanted:
     """Whether rows are routed by tables, which count by the start of the query."""
     needs_local_tables: bool = False
     """Whether these have one maker, which a local directory lets find."""
+    left_open: dict[str, list[str]] = field(default_factory=dict)
+    """Settings that are adopted rather than compared, if their value is one of these."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

@@ -56,13 +56,14 @@ StatefulFunction = Callable[[tuple[Any, ...], Iterator[pd.DataFrame], GroupState
 def stateful_function(plan: StatefulPlan, function: BucketFunction) -> StatefulFunction:
     """The function that Spark calls per bucket. It yields frames of results and one row of
     metrics."""
-    pacer = _Pacer()
+    asked, pacer = plan, _Pacer()
 
     def call(
         key: tuple[Any, ...], pieces: Iterator[pd.DataFrame], state: GroupState
     ) -> Iterator[pd.DataFrame]:
         settle()
-        run = current_run(plan)
+        run = current_run(asked)
+        plan = asked.settled(run.pinned.buckets, run.pinned.adopted)
         packer = ResultPacker(plan)
         watermark_ms = state.getCurrentWatermarkMs() if plan.watches_time else 0
         # 0: no watermark yet. Spark's own operators take it for the year 1970.

@@ -21,12 +21,13 @@ RouteFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 def route_function(plan: StatefulPlan, number: int) -> RouteFunction:
     """The function that mapInArrow runs over input ``number`` of the operator."""
-    source = plan.inputs[number]
+    asked, source = plan, plan.inputs[number]
     routed = source.routed
     framed = plan.framed(source)
 
     def route(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        run = current_run(plan)
+        run = current_run(asked)
+        plan = asked.settled(run.pinned.buckets, run.pinned.adopted)
         ids = pa.array(run.pinned.bucket_ids, pa.int64()).to_numpy()
         packers = {role: FramePacker(number, run.partition, role) for role in Role}
         router: Router | None = None

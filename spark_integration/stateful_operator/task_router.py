@@ -10,11 +10,11 @@ from lsmstate.spark_integration.tables.versioned_tables import Sample, Versioned
 def router_of(
     plan: StatefulPlan, source: InputPlan, run: TaskRun, sample: Sample | None = None
 ) -> Router:
-    """The router of one input, for one task. The first table may be made of its first rows."""
-    routing = plan.routing.settled(run.pinned.buckets, run.pinned.adopted)
+    """The router of one input, for one task, by the settled plan. The first table may be made of
+    the task's first rows."""
     tables = VersionedTables.of(plan, run)
     table = None if tables is None else tables.table(run.batch_id, sample)
-    return routing.router(source.name, source.rows, source.key, table)
+    return plan.routing.router(source.name, source.rows, source.key, table)
 
 
 def called_buckets(plan: StatefulPlan, run: TaskRun) -> tuple[int, ...]:

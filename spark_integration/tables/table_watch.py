@@ -10,25 +10,14 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 
-from lsmstate.joins.protocols import ObservingRouting, Role, Routing
+from lsmstate.joins.protocols import ObservingRouting, Role
 from lsmstate.spark_integration.checkpoint.task_run import TaskRun
 from lsmstate.spark_integration.plan.bucket import Bucket, InputBatch
-from lsmstate.spark_integration.plan.stateful_plan import StatefulPlan
+from lsmstate.spark_integration.plan.stateful_plan import OBSERVED, StatefulPlan
 from lsmstate.spark_integration.tables.versioned_tables import VersionedTables, precedes_table
-from lsmstate.store import MultimapStore, StreamSchema
+from lsmstate.store import MultimapStore
 
-#: Where it is kept, under one key.
-OBSERVED: Final = StreamSchema(
-    "@observed",
-    pa.schema([("name", pa.string())]),
-    pa.schema([("batch", pa.int64()), ("kept", pa.string())]),
-)
 _NAME: Final = pa.RecordBatch.from_pylist([{"name": "observed"}], OBSERVED.key)
-
-
-def table_streams(routing: Routing) -> list[StreamSchema]:
-    """Streams of the store beside those of the join."""
-    return [OBSERVED] if isinstance(routing, ObservingRouting) else []
 
 
 class TableWatch:
@@ -40,7 +29,7 @@ class TableWatch:
         """Read what was kept. CorruptionError if a table by which the bucket has rows is gone."""
         tables = VersionedTables.of(plan, run)
         assert tables is not None
-        routing = plan.routing.settled(run.pinned.buckets, run.pinned.adopted)
+        routing = plan.routing
         assert isinstance(routing, ObservingRouting)
         self._tables, self._store, self._run = tables, store, run
         kept: dict[str, Any] | None = None

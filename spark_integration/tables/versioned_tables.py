@@ -92,12 +92,12 @@ class VersionedTables:
 
     @classmethod
     def of(cls, plan: StatefulPlan, run: TaskRun) -> Self | None:
-        """The tables of a task's query; None: its routing has none. InvalidArgumentError for a
-        state that is not local, unless all makers of a table make the same one."""
-        if not isinstance(plan.routing, TableRouting):
+        """The tables of a task's query, by its settled plan; None: its routing has none.
+        InvalidArgumentError for a state that is not local, unless all makers of a table make the
+        same one."""
+        routing = plan.routing
+        if not isinstance(routing, TableRouting):
             return None
-        routing = plan.routing.settled(run.pinned.buckets, run.pinned.adopted)
-        assert isinstance(routing, TableRouting)
         if run.place.local_directory is None and not makes_tables_alike(routing):
             raise InvalidArgumentError(
                 f"{run.place.where} is not a local directory, which this routing needs for its "

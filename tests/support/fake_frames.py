@@ -114,10 +114,11 @@ class Buckets:
     """The buckets of an operator, over stores that are closed and opened again."""
 
     def __init__(self, operator: Operator, home: Path) -> None:
-        plan = operator.plan
-        assert plan.buckets is not None
+        asked = operator.plan
+        assert asked.buckets is not None
+        plan = asked.settled(asked.buckets, asked.adopted)
         self._operator, self._plan, self._home = operator, plan, home
-        self._routing: Routing = plan.routing.settled(plan.buckets, plan.routing.adopted)
+        self._routing: Routing = plan.routing
         self._micro_batch = -1
         self._table = getattr(self._routing, "initial_table", None)
         #: What the metrics would have, of all buckets and micro-batches.

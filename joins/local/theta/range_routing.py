@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -12,11 +13,25 @@ from lsmstate.joins.conditions.columns import Column
 from lsmstate.joins.routing.ranges.range_router import RangeRouting
 from lsmstate.joins.specs.theta import Step, ThetaSpec
 
+#: What the tables of ranges cost a row, as messages of a join-biclique. Measured by
+#: ``bench.spark.band_join`` with 2 to 8 buckets.
+_TABLES_COST: Final = 1.0
+
 
 def has_ranges(spec: ThetaSpec) -> bool:
     """Whether there are two streams, and rows of each bound a column of the other."""
     steps = [step for own in spec.steps.values() for step in own]
     return len(spec.streams) == 2 and all(step.low is not None for step in steps)
+
+
+def ranges_cost(spec: ThetaSpec, buckets: int) -> float:
+    """Estimate what range routing costs a row, in messages; tables cost as much as one.
+
+    A row whose range has two ends, as in bands and intervals, is sent to its unit and to one more.
+    Where no range has, a row reaches half of all units.
+    """
+    is_narrow = any(_is_two_sided(own[0]) for own in spec.steps.values())
+    return 1 + (1 if is_narrow else buckets / 2) + _TABLES_COST
 
 
 @dataclass(frozen=True)

@@ -81,6 +81,7 @@ class Grid:
         )
         self._graph = graph
         self._sources = {source.name: source for source in plan.inputs}
+        plan = plan.settled(plan.buckets, plan.adopted)
         self._routers = {name: router_of(plan, s, run) for name, s in self._sources.items()}
         self.operators = operators
 

@@ -94,6 +94,7 @@ def test_each_join_is_routed_by_its_own_shares(tmp_path: Path) -> None:
         attempt="0.0",
         task_attempt_id=0,
     )
+    plan = plan.settled(4, plan.adopted)
     routers = [router_of(plan, source, run) for source in plan.inputs]
     assert [type(router) for router in routers] == [*[HashRouter] * 2, *[SharesRouter] * 2]
 

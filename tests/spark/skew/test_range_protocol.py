@@ -16,7 +16,6 @@ from lsmstate.joins.routing.ranges.range_table import RangeTable
 from lsmstate.joins.specs.theta import ThetaSpec
 from lsmstate.options import Options
 from lsmstate.spark_integration.plan.stateful_plan import InputPlan, StatefulPlan
-from lsmstate.spark_integration.tables.table_watch import table_streams
 from lsmstate.spark_integration.tables.versioned_tables import (
     PERIOD,
     VersionedTables,
@@ -43,7 +42,7 @@ class RangedQuery(SkewedQuery):
                 InputPlan(name, rows, key, (0,), pa.schema([]), ())
                 for name, rows in schemas.items()
             ),
-            state=(*spec.stream_schemas, *table_streams(self.routing)),
+            state=tuple(spec.stream_schemas),
             output=spec.output_schema,
             settings={},
             keeps_null_keys=False,
@@ -157,7 +156,7 @@ def test_all_makers_of_a_remote_table_write_the_same(
     for batch in range(PERIOD):
         query.batch(arriving(rng, batch))
     assert not query.table().layout.edges  # none is made from rows
-    slow = VersionedTables.of(query.plan, query.run_of(PERIOD))
+    slow = VersionedTables.of(query.plan.settled(BUCKETS, {}), query.run_of(PERIOD))
     assert slow is not None
     record = slow._made(PERIOD, None)
     for batch in range(PERIOD, 2 * PERIOD):
