@@ -21,6 +21,7 @@ from lsmstate.errors import CorruptionError
 from lsmstate.joins.protocols import Role
 from lsmstate.options import KIB, MIB
 from lsmstate.process.whole_writes import write_at
+from lsmstate.schema.arrow_sizes import pieces_of, row_sizes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -133,14 +134,8 @@ class FramePacker:
 
 def cut(batch: pa.RecordBatch, max_bytes: int) -> Iterator[pa.RecordBatch]:
     """Slices of at most ``max_bytes``, in row order. A single larger row is a slice of its own."""
-    stack = [batch]
-    while stack:
-        piece = stack.pop()
-        if piece.num_rows > 1 and piece.nbytes > max_bytes:
-            half = piece.num_rows // 2
-            stack += [piece.slice(half), piece.slice(0, half)]
-        elif piece.num_rows:
-            yield piece
+    for part in pieces_of(row_sizes(batch), max_bytes):
+        yield batch.slice(part.start, part.stop - part.start)
 
 
 class Source(NamedTuple):
