@@ -60,6 +60,8 @@ class ProbeStats:
     """Pairs of a key and a run whose filter or blocks were asked."""
     runs_searched: int = 0
     """Those pairs that searched a key block, because no filter stopped them."""
+    blocks_spared: int = 0
+    """Row blocks that reads of ranges left out because of their zones."""
 
     @property
     def runs_per_key(self) -> float:
@@ -206,6 +208,8 @@ class ProbeRecorder:
 
     def __init__(self) -> None:
         self.keys = 0
+        #: Row blocks that zones spared.
+        self.blocks_spared = 0
         self._visited = self._checks = self._negatives = self._false_positives = 0
 
     def add(self, keys: int, visited: int, checks: int, negatives: int, misled: int) -> None:
@@ -217,7 +221,8 @@ class ProbeRecorder:
         self._false_positives += misled
 
     def probes(self) -> ProbeStats:
-        return ProbeStats(self.keys, self._visited, self._visited - self._negatives)
+        searched = self._visited - self._negatives
+        return ProbeStats(self.keys, self._visited, searched, self.blocks_spared)
 
     def filters(self) -> FilterStats:
         return FilterStats(self._checks, self._negatives, self._false_positives)

@@ -35,8 +35,8 @@ def check_zones(stream: str, rows: pa.Schema, zones: Iterable[object]) -> None:
         kind = rows.field(name).type
         if not _has_zones(kind):
             raise InvalidArgumentError(
-                f"zones of stream {stream!r}: column {name!r} is a {kind}; only numbers, dates, "
-                "times, timestamps and durations have zones, so leave it out or store such a column"
+                f"zones of stream {stream!r}: column {name!r} is a {kind} and can have no zones; "
+                "leave it out, or store the value as a whole number, float, date or time"
             )
 
 

@@ -1,6 +1,9 @@
 """Ranges of keys as bytes; used from Cython only."""
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
+from lsmstate.cython_ext.base.coding cimport STREAM_BYTES, compare
+from lsmstate.cython_ext.keys.key_codec cimport KeyBatch
+
 
 cdef class EncodedRanges:
     """Ranges that are not empty, in the order of their lower bounds.
@@ -26,3 +29,22 @@ cdef class EncodedRanges:
     cdef int _take_some(self, EncodedRanges whole, const uint8_t* mask) except -1 nogil
     cdef int _take_bounds(self, lows, highs, bint after_low, bint after_high) except -1
     cdef int _join(self) except -1 nogil
+
+
+cdef inline bint is_end(const uint8_t* bound) noexcept nogil:
+    """Whether an upper bound stands behind the whole stream."""
+    return bound[STREAM_BYTES - 1] != 0
+
+
+cdef inline bint is_below(
+    KeyBatch keys, size_t place, EncodedRanges ranges, size_t bound
+) noexcept nogil:
+    """Whether a key is less than a bound, whatever streams' numbers they bear."""
+    cdef const uint8_t* other = ranges.data + ranges.offsets[bound]
+    if is_end(other):
+        return True
+    return compare(
+        keys.data + keys.offsets[place] + STREAM_BYTES,
+        keys.offsets[place + 1] - keys.offsets[place] - STREAM_BYTES,
+        other + STREAM_BYTES, ranges.offsets[bound + 1] - ranges.offsets[bound] - STREAM_BYTES,
+    ) < 0

@@ -207,11 +207,6 @@ cdef class EncodedRanges:
         return 0
 
 
-cdef inline bint is_end(const uint8_t* bound) noexcept nogil:
-    """Whether an upper bound stands behind the whole stream."""
-    return bound[STREAM_BYTES - 1] != 0
-
-
 cdef size_t put_bound(
     uint8_t* data, size_t at, KeyBatch keys, uint32_t row, bint is_after
 ) noexcept nogil:
@@ -335,17 +330,3 @@ cdef class RangeSweep:
                 found += 1
         self.active_count = left
         return found
-
-
-cdef inline bint is_below(
-    KeyBatch keys, size_t place, EncodedRanges ranges, size_t bound
-) noexcept nogil:
-    """Whether a key is less than a bound, whatever streams' numbers they bear."""
-    cdef const uint8_t* other = ranges.data + ranges.offsets[bound]
-    if is_end(other):
-        return True
-    return compare(
-        keys.data + keys.offsets[place] + STREAM_BYTES,
-        keys.offsets[place + 1] - keys.offsets[place] - STREAM_BYTES,
-        other + STREAM_BYTES, ranges.offsets[bound + 1] - ranges.offsets[bound] - STREAM_BYTES,
-    ) < 0

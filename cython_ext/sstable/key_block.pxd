@@ -4,18 +4,21 @@ from lsmstate.cython_ext.base.coding cimport Buffer
 
 cdef enum:
     KEY_TAIL_BYTES = 24
+    MOST_ZONES = 0xFFFF   # columns with zones, so that sizes do not overflow
     RESTART_ENTRIES = 8   # from one restart to the next, at most
 
 
 cdef struct KeyBlock:      # a decoded key block, read in place
     const uint8_t* entries
     const uint8_t* entries_end
+    const uint8_t* zones   # of the row blocks; see zones.pxd
     const uint8_t* restarts
     const uint8_t* row_ends
     uint64_t row_base
     uint32_t row_blocks
     uint32_t restart_count
     uint32_t count
+    uint32_t zone_columns
 
 cdef struct KeyEntry:
     uint8_t flags

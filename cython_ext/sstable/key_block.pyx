@@ -26,7 +26,7 @@ cdef enum:
 
 cdef int parse_key_block(const uint8_t* raw, size_t size, KeyBlock* block) noexcept nogil:
     cdef const uint8_t* tail
-    cdef size_t arrays
+    cdef size_t arrays, zones = 0
     if size < KEY_TAIL_BYTES:
         return -1
     tail = raw + size - KEY_TAIL_BYTES
@@ -34,13 +34,20 @@ cdef int parse_key_block(const uint8_t* raw, size_t size, KeyBlock* block) noexc
     block.row_blocks = load_u32(tail + 8)
     block.restart_count = load_u32(tail + 12)
     block.count = load_u32(tail + 16)
-    arrays = <size_t> block.row_blocks * 8 + <size_t> block.restart_count * 4
+    block.zone_columns = load_u32(tail + 20)  # before version 4 always 0
+    if block.zone_columns > MOST_ZONES:
+        return -1
+    if block.zone_columns:
+        zones = 4 * <size_t> block.zone_columns + <size_t> block.row_blocks * (
+            4 + 16 * <size_t> block.zone_columns
+        )
+    arrays = <size_t> block.row_blocks * 8 + <size_t> block.restart_count * 4 + zones
     if arrays + KEY_TAIL_BYTES > size or block.restart_count == 0 or block.count == 0:
         return -1
     block.entries = raw
     block.restarts = tail - <size_t> block.restart_count * 4
     block.row_ends = block.restarts - <size_t> block.row_blocks * 8
-    block.entries_end = block.row_ends
+    block.entries_end = block.zones = block.row_ends - zones
     return 0
 
 

@@ -20,8 +20,11 @@ from lsmstate.cython_ext.sstable.key_block cimport KeyBlock, KeyEntry, next_entr
 from lsmstate.cython_ext.sstable.sst_reader cimport INDEX_PAYLOAD, USE_ONCE, Sst
 from lsmstate.cython_ext.sstable.sst_source cimport SstSource
 from lsmstate.cython_ext.sstable.sst_writer cimport FOOTER_BYTES, HEADER_BYTES
+from lsmstate.cython_ext.sstable.zones cimport (
+    Zone, ZoneColumns, zone_at, zone_column, zone_rows, zone_word,
+)
 
-from lsmstate.cython_ext.errors import CorruptionError
+from lsmstate.cython_ext.errors import CorruptionError, InvalidArgumentError
 
 cdef enum:
     SEPARATORS_VERSION = 3  # before it the index has whole last keys
@@ -50,9 +53,13 @@ def layout(Sst sst not None) -> dict[str, int]:
     }
 
 
-def verify(Sst sst not None) -> dict[str, int]:
+def verify(Sst sst not None, codecs=()) -> dict[str, int]:
     """Read and check the header and every block, and whether they fit together; return counts of
-    keys and rows. CorruptionError. Cost: the whole file is read, its key blocks twice."""
+    keys and rows. CorruptionError.
+
+    ``codecs``: the RowCodec of each stream by number; without them, values are not compared with
+    the zones of their blocks. Cost: the whole file is read, its key blocks twice.
+    """
     # Opened again: others that share this table continue to read through the cache.
     cdef Sst own
     try:
@@ -67,7 +74,7 @@ def verify(Sst sst not None) -> dict[str, int]:
     _check_partitions(own)
     own.section("properties")
     own.section("edit")
-    return _check_entries(own)
+    return _check_entries(own, list(codecs))
 
 
 cdef int _check_header(Sst sst) except -1:
@@ -220,10 +227,12 @@ cdef uint64_t _hash_of(const Buffer* key) noexcept nogil:
     )
 
 
-def _check_entries(Sst sst not None) -> dict[str, int]:
+cdef dict _check_entries(Sst sst, list codecs):
     """Check rows against the entries that refer to them: each entry has its own, one after another,
-    all rows belong to one, and they are in the order of arrival."""
+    all rows belong to one, and they are in the order of arrival. The zones of a block hold them."""
     cdef SstSource source = SstSource(sst)
+    cdef ZoneColumns zones = None
+    cdef uint64_t zoned_block = 0
     cdef RowRef row
     cdef uint64_t keys = 0, rows = 0, seen, seen_bytes, sequence
     cdef uint32_t ordinal, block = 0, place = 0
@@ -239,6 +248,13 @@ def _check_entries(Sst sst not None) -> dict[str, int]:
             if source.rows and (source.block_index != block or source.row_index != place):
                 sst.damaged(key_block, BLOCK_KEYS)
             while source.next_row(&row):
+                if source.keys.zone_columns:
+                    if source.key_block.offset != zoned_block:
+                        zoned_block = source.key_block.offset
+                        with gil:
+                            zones = _zone_columns(source, codecs)
+                    if not _lies_in_zones(source, zones, &row):
+                        sst.damaged(zoned_block, BLOCK_KEYS)
                 if seen and (
                     row.sequence < sequence
                     or (
@@ -263,3 +279,34 @@ def _check_entries(Sst sst not None) -> dict[str, int]:
                 block += 1
                 place = 0
     return {"keys": keys, "rows": rows}
+
+
+cdef ZoneColumns _zone_columns(SstSource source, list codecs):
+    """Return the zone columns of a key block; None if there are no codecs."""
+    cdef uint32_t stream = (<uint32_t> source.key[0] << 8) | source.key[1], place
+    if not codecs:
+        return None
+    numbers = [zone_column(&source.keys, place) for place in range(source.keys.zone_columns)]
+    if stream >= <uint32_t> len(codecs):
+        source.sst.damaged(source.key_block.offset, BLOCK_KEYS)
+    try:
+        return ZoneColumns(codecs[stream], numbers)
+    except InvalidArgumentError:
+        source.sst.damaged(source.key_block.offset, BLOCK_KEYS)
+
+
+cdef bint _lies_in_zones(SstSource source, ZoneColumns zones, const RowRef* row) noexcept nogil:
+    """Test whether the zones of the current row block hold a row of it."""
+    cdef uint32_t block = source.row_block_index, place
+    cdef uint64_t word = 0
+    cdef Zone zone
+    if zone_rows(&source.keys, block) != source.row_view.rows:
+        return False
+    if <void*> zones == <void*> None:
+        return True
+    for place in range(source.keys.zone_columns):
+        if zone_word(&zones.columns[place], row.data, row.size, &word):
+            zone = zone_at(&source.keys, block, place)
+            if not zone.least <= word <= zone.greatest:
+                return False
+    return True

@@ -1,8 +1,10 @@
+from collections.abc import Mapping
 from typing import Any, final
 
 from lsmstate.cython_ext.base.file import AppendFile
 from lsmstate.cython_ext.entries.entry_source import EntrySource
 from lsmstate.cython_ext.memory.budget import Budget
+from lsmstate.cython_ext.sstable.zones import ZoneColumns
 
 @final
 class SstWriter:
@@ -16,6 +18,7 @@ class SstWriter:
         filter_bits: int,
         uid: int,
         base_sequence: int,
+        zones: Mapping[int, ZoneColumns] = ...,
     ) -> None: ...
     def consume(
         self,

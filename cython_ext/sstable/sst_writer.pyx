@@ -5,11 +5,12 @@ footer.
   row blocks: looking up a key reads no row.
 - A number of keys, or bytes of index, make a partition with an index block and a filter. The top
   index, with one entry per partition, is all that an open table keeps in memory.
+- Key blocks have the zones of their row blocks. Those of a stream with zones hold no other stream.
 - Both indexes hold separators instead of keys, as short as possible: keys may have any size.
 """
 
 cimport cython
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
 from lsmstate.cython_ext.errors import CorruptionError
@@ -32,6 +33,7 @@ from lsmstate.cython_ext.sstable.index_block cimport (
     is_large_index, put_index_block, put_index_key, put_separator,
 )
 from lsmstate.cython_ext.sstable.key_block cimport RESTART_ENTRIES
+from lsmstate.cython_ext.sstable.zones cimport Zone, ZoneColumns, widen
 
 cdef enum:
     KEYS_PER_PARTITION = 8192
@@ -55,8 +57,9 @@ cdef class SstWriter:
 
     def __init__(
         self, AppendFile file not None, Budget budget not None, *, int codec, size_t block_bytes,
-        int filter_bits, uint64_t uid, uint64_t base_sequence,
+        int filter_bits, uint64_t uid, uint64_t base_sequence, zones=(),
     ):
+        """Begin a file. ``zones`` are the ZoneColumns of streams that have some, by number."""
         self.output = BlockOutput(file, block_bytes)
         self.budget = budget
         self.codec = codec
@@ -66,6 +69,9 @@ cdef class SstWriter:
         self.filter_bits = filter_bits
         self.uid = uid
         self.base_sequence = base_sequence
+        self.zones_of = dict(zones)
+        self.has_zones = bool(self.zones_of)
+        self.zone_stream = -1
         self.min_sequence = <uint64_t> -1
         self.row_base = HEADER_BYTES
         # One number for each row that a block can have at most.
@@ -79,9 +85,11 @@ cdef class SstWriter:
         release(&self.row_ends)
         release(&self.row_sequences)
         release(&self.row_ordinals)
+        release(&self.row_zones)
         release(&self.entries)
         release(&self.restarts)
         release(&self.block_ends)
+        release(&self.block_zones)
         release(&self.last_key)
         release(&self.entry_key)
         release(&self.index)
@@ -102,7 +110,8 @@ cdef class SstWriter:
         held = (
             self.output.trim() + self.row_data.capacity + self.row_ends.capacity
             + self.row_sequences.capacity + self.row_ordinals.capacity + self.entries.capacity
-            + self.restarts.capacity + self.block_ends.capacity + self.index.capacity
+            + self.restarts.capacity + self.block_ends.capacity + self.row_zones.capacity
+            + self.block_zones.capacity + self.index.capacity
             + self.index_offsets.capacity + self.hashes.capacity + self.top.capacity
             + self.top_offsets.capacity
         )
@@ -116,6 +125,8 @@ cdef class SstWriter:
         assert self.keys == 0 or compare(
             self.entry_key.data, self.entry_key.size, key, size
         ) < 0, "keys must ascend"
+        if self.has_zones and ((<int32_t> key[0] << 8) | key[1]) != self.zone_stream:
+            self._begin_stream(key, size)
         if (
             self.entries.size + size + 64 > self.block_bytes and self.entry_count
             and not self._shares(key, size)
@@ -135,6 +146,25 @@ cdef class SstWriter:
         self.entry_continued = False
         self.keys += 1
         self.tombstones += (flags & FLAG_RESET) != 0
+        return 0
+
+    cdef int _begin_stream(self, const uint8_t* key, size_t size) except -1 nogil:
+        """Take the zone columns of the key's stream. Blocks end with a stream that has zones, and
+        before one."""
+        cdef bint is_same
+        self.zone_stream = (<int32_t> key[0] << 8) | key[1]
+        with gil:
+            following = self.zones_of.get(self.zone_stream)
+            is_same = following is self.zones
+        if is_same:
+            return 0
+        self._close_key_block(key, size)
+        with gil:
+            self.zones = following
+            self.row_zones.size = 0
+            if self.zones is not None:
+                reserve(&self.row_zones, self.zones.count * sizeof(Zone))
+                self.row_zones.size = self.zones.count * sizeof(Zone)
         return 0
 
     cdef bint _shares(self, const uint8_t* key, size_t size) noexcept nogil:
@@ -179,6 +209,10 @@ cdef class SstWriter:
         (<uint32_t*> self.row_ends.data)[self.row_count] = <uint32_t> self.row_data.size
         (<uint32_t*> self.row_sequences.data)[self.row_count] = <uint32_t> sequence
         (<uint32_t*> self.row_ordinals.data)[self.row_count] = row.ordinal
+        if self.row_zones.size:
+            if self.row_count == 0:
+                self._begin_zones()
+            widen(self.zones, row.data, row.size, <Zone*> self.row_zones.data)
         if self.row_count == 0:
             self.row_width = row.size
             self.row_mixed = row.size == 0
@@ -195,6 +229,13 @@ cdef class SstWriter:
         if sequence > self.max_sequence:
             self.max_sequence = sequence
         return 0
+
+    cdef void _begin_zones(self) noexcept nogil:
+        cdef size_t c
+        cdef Zone* zones = <Zone*> self.row_zones.data
+        for c in range(self.row_zones.size // sizeof(Zone)):
+            zones[c].least = <uint64_t> -1
+            zones[c].greatest = 0
 
     cdef int _close_key_block_if_full(self) except -1 nogil:
         """Close the block if its table of row blocks is full; the key continues in the next block.
@@ -278,6 +319,9 @@ cdef class SstWriter:
         put_u32(&self.output.raw, 0 if self.row_mixed else <uint32_t> self.row_width)
         self.output.write(BLOCK_ROWS, self.codec, &offset, &size)
         put_u64(&self.block_ends, self.output.place() - self.row_base)
+        if self.row_zones.size:
+            put_u32(&self.block_zones, self.row_count)
+            put_bytes(&self.block_zones, self.row_zones.data, self.row_zones.size)
         self.row_data.size = 0
         self.row_count = 0
         self._account()
@@ -289,17 +333,20 @@ cdef class SstWriter:
         """Write rows before keys: entries may refer only to row blocks that are in the file.
         ``following``: the next block's first key; NULL: unknown, or there is none."""
         cdef uint64_t offset
-        cdef uint32_t size
+        cdef uint32_t size, zones = <uint32_t> (self.row_zones.size // sizeof(Zone)), z
         self._close_row_block()
         if self.entry_count:
             put_bytes(&self.output.raw, self.entries.data, self.entries.size)
+            for z in range(zones):
+                put_u32(&self.output.raw, self.zones.columns[z].number)
+            put_bytes(&self.output.raw, self.block_zones.data, self.block_zones.size)
             put_bytes(&self.output.raw, self.block_ends.data, self.block_ends.size)
             put_bytes(&self.output.raw, self.restarts.data, self.restarts.size)
             put_u64(&self.output.raw, self.row_base)
             put_u32(&self.output.raw, <uint32_t> (self.block_ends.size // 8))
             put_u32(&self.output.raw, <uint32_t> (self.restarts.size // 4))
             put_u32(&self.output.raw, self.entry_count)
-            put_u32(&self.output.raw, 0)
+            put_u32(&self.output.raw, zones)
             self.output.write_keys(self.codec, &offset, &size)
             put_separator(&self.index_key, &self.last_key, following, following_size)
             put_index_key(&self.index, &self.index_offsets, &self.index_key)
@@ -308,6 +355,7 @@ cdef class SstWriter:
         self.entries.size = 0
         self.restarts.size = 0
         self.block_ends.size = 0
+        self.block_zones.size = 0
         self.entry_count = 0
         self.since_restart = 0
         self.last_block = 0

@@ -21,6 +21,7 @@ from lsmstate.cython_ext.iterators.merging_iter import MergingSource
 from lsmstate.cython_ext.iterators.range_walk import RangeWalk
 from lsmstate.cython_ext.iterators.row_fetch import Cursor
 from lsmstate.cython_ext.iterators.scanner import Scanner
+from lsmstate.cython_ext.iterators.zone_pruning import ZonePruner
 from lsmstate.cython_ext.keys.encoded_ranges import EncodedRanges
 from lsmstate.cython_ext.keys.key_codec import KeyBatch, KeyCodec
 from lsmstate.cython_ext.keys.key_decode import KeyDecoder
@@ -253,6 +254,7 @@ class LsmReader:
     def _portions(self, access: Access, stream: str, ranges: EncodedRanges) -> Iterator[KeyPortion]:
         codec = self._row_codecs[stream]
         walk = RangeWalk(ranges, self._numbers[stream], codec, self._budget)
+        pruner = ZonePruner(ranges, self._budget) if ranges.zones else None
         tiers = self._tiers()
         is_last = False
         while not is_last:
@@ -268,6 +270,8 @@ class LsmReader:
             walk.give_files(lookup)
             lookup.end_search()
             is_last = walk.end()
+            if pruner is not None:
+                self.probed.blocks_spared += pruner.prune(lookup, keys, is_last)
             probe = self._counted(access, tiers, stream, lookup, keys, None)
             yield KeyPortion(keys, probe, is_last)
 

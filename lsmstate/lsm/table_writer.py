@@ -1,7 +1,7 @@
 """Table writer: makes sealed files and their descriptions from any source of entries."""
 
 import os
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -13,9 +13,12 @@ from lsmstate.cython_ext.base.file import AppendFile, remove
 from lsmstate.cython_ext.entries.entry_source import EntrySource
 from lsmstate.cython_ext.memory.budget import Budget
 from lsmstate.cython_ext.sstable.sst_writer import SstWriter
+from lsmstate.cython_ext.sstable.zones import ZoneColumns
 from lsmstate.lsm.version import FileMeta
 from lsmstate.options import Options
 from lsmstate.process.background_worker import SLICE_BYTES
+from lsmstate.schema.codecs import codecs_of
+from lsmstate.store import StreamSchema
 
 #: Results of SstWriter.consume.
 _PAUSED = 1
@@ -41,6 +44,15 @@ class UnsealedTable:
         return FileMeta(name=self.name, size=size, checksum=footer, **self.writer.facts())
 
 
+def zone_columns(streams: Iterable[StreamSchema]) -> dict[int, ZoneColumns]:
+    """Return the zone columns of the streams that have some, by number."""
+    return {
+        number: ZoneColumns(codecs_of(stream).rows, map(stream.rows.names.index, stream.zones))
+        for number, stream in enumerate(streams)
+        if stream.zones
+    }
+
+
 class FileNames(Protocol):
     """Gives files their names, and keeps unfinished files from being taken for leftovers."""
 
@@ -61,6 +73,8 @@ class TableWriter:
     options: Options
     budget: Budget
     names: FileNames
+    #: Of the streams that have zones, by number.
+    zones: Mapping[int, ZoneColumns]
 
     def write_slices(
         self,
@@ -137,6 +151,7 @@ class TableWriter:
             filter_bits=self.options.filter_bits_per_key,
             uid=int.from_bytes(os.urandom(8), "little"),
             base_sequence=base_sequence,
+            zones=self.zones,
         )
         return UnsealedTable(file, writer, name)
 

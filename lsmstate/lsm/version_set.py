@@ -34,11 +34,12 @@ from lsmstate.lsm.ownership import Owner
 from lsmstate.lsm.recovery import packed_schemas, recover
 from lsmstate.lsm.retractions import most_table_bytes
 from lsmstate.lsm.table_cache import table_cache
-from lsmstate.lsm.table_writer import TableWriter
+from lsmstate.lsm.table_writer import TableWriter, zone_columns
 from lsmstate.lsm.version import FileMeta, PartialMerge, Run, Version, hold_hidden
 from lsmstate.options import MIB, Options
 from lsmstate.process.background_worker import worker
 from lsmstate.process.memory_budget import process_memory
+from lsmstate.schema.codecs import codecs_of
 from lsmstate.store import StreamSchema
 from lsmstate.store_base.guard import do_all
 
@@ -79,7 +80,8 @@ class RunSet:
         self._options = options
         self._owner = owner
         self._tables = table_cache(memory)
-        self._files = TableWriter(directory, options, memory.budget, owner)
+        zones = zone_columns(streams.values())
+        self._files = TableWriter(directory, options, memory.budget, owner, zones)
         self._base: Pointer | None = None
         self._base_runs: Mapping[int, Run] = {}
         self._own_files: set[str] = set()
@@ -506,7 +508,7 @@ class RunSet:
         self.version.check()
         for file in self.version.files:
             table = self._tables.open(self._directory, file)
-            found = verify(table)
+            found = verify(table, [codecs_of(stream).rows for stream in self._streams.values()])
             if (found["keys"], found["rows"]) != (file.keys, file.rows):
                 raise CorruptionError(
                     f"{found} were found, the manifest says {file.keys} keys, {file.rows} rows",

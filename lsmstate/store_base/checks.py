@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence, Sized
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -302,12 +303,15 @@ def _check_same_expiry(where: str, kept: StreamSchema, asked: StreamSchema) -> N
     raise InvalidArgumentError(f"{where}: stream {kept.name!r} {said}")
 
 
-def pack_schemas(streams: Mapping[str, StreamSchema]) -> list[dict[str, str]]:
+def pack_schemas(streams: Mapping[str, StreamSchema]) -> list[dict[str, Any]]:
     """Convert the streams to JSON values, which ``unpack_schemas`` reads."""
-    return [codecs_of(stream).packed for stream in streams.values()]
+    return [
+        codecs_of(stream).packed | ({"zones": list(stream.zones)} if stream.zones else {})
+        for stream in streams.values()
+    ]
 
 
-def unpack_schemas(packed: Sequence[Mapping[str, str]]) -> dict[str, StreamSchema]:
+def unpack_schemas(packed: Sequence[Mapping[str, Any]]) -> dict[str, StreamSchema]:
     """Invert ``pack_schemas``; Arrow checks the bytes (pa.ArrowInvalid)."""
     return streams_by_name(
         [
@@ -315,6 +319,7 @@ def unpack_schemas(packed: Sequence[Mapping[str, str]]) -> dict[str, StreamSchem
                 entry["name"],
                 pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(entry["key"]))),
                 pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(entry["rows"]))),
+                zones=tuple(entry.get("zones", ())),
             )
             for entry in packed
         ]

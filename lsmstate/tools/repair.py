@@ -23,12 +23,14 @@ from lsmstate.lsm.file_names import parse_attempt_file
 from lsmstate.lsm.manifest import Pointer, pack_edit
 from lsmstate.lsm.obsolete_files import LocalFiles
 from lsmstate.lsm.ownership import AttemptOwner, Owner, ProcessOwner
-from lsmstate.lsm.table_writer import TableWriter
+from lsmstate.lsm.table_writer import TableWriter, zone_columns
 from lsmstate.lsm.version import FileMeta, Version
 from lsmstate.lsm.wal import changelog_files
 from lsmstate.lsm.wal_records import MAGIC, framed
 from lsmstate.options import MIB, Options
 from lsmstate.process.memory_budget import process_memory
+from lsmstate.schema.codecs import codecs_of
+from lsmstate.store_base.checks import unpack_schemas
 from lsmstate.tools.salvage_commit import DamagedState, find_damaged_state
 from lsmstate.tools.salvage_table import KeyRange, SalvagedTable
 from lsmstate.tools.salvage_wal import (
@@ -148,7 +150,10 @@ class _Repair:
         self._target = target
         self._owner = owner
         self._cache = process_memory().cache
-        self._files = TableWriter(target, options, process_memory().budget, owner)
+        streams = unpack_schemas(json.loads(state.edit.schemas)).values()
+        self._codecs = [codecs_of(stream).rows for stream in streams]
+        zones = zone_columns(streams)
+        self._files = TableWriter(target, options, process_memory().budget, owner, zones)
         self._losses = [Loss(name, _LOST_COMMIT, None) for name in state.lost]
         self._problems = [*state.problems, *_checkpoints_left(state.directory)]
         self._copied = self._rebuilt = 0
@@ -187,7 +192,7 @@ class _Repair:
         table = None
         try:
             table = Sst(path, self._cache)
-            counts = verify(table)
+            counts = verify(table, self._codecs)
             if (table.uid, counts["keys"], counts["rows"]) == (file.uid, file.keys, file.rows):
                 return [self._copy(file, table)]
             why = "is not the file that the manifest names"

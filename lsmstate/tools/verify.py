@@ -16,6 +16,7 @@ from lsmstate.lsm.recovery import Recovered, read_commit
 from lsmstate.lsm.table_cache import table_cache
 from lsmstate.lsm.wal import changelog_files, replay
 from lsmstate.process.memory_budget import process_memory
+from lsmstate.schema.codecs import codecs_of
 from lsmstate.store import StreamSchema
 from lsmstate.tools.concurrent_reader import GoneError, StateWatch
 from lsmstate.tools.inspection import READ_ERRORS, REMEDY, State, damage_of, missing_path
@@ -103,7 +104,7 @@ class _Verification:
         FormatVersionError, OSError."""
         directory = self.watch.state.directory
         table = self._tables.open_commit(directory, file.name, file.size, file.checksum)
-        found = sst_check.verify(table)
+        found = sst_check.verify(table, [codecs_of(stream).rows for stream in streams])
         check_rows(table, streams, process_memory().budget)
         if counts is not None and found != counts:
             what = f"it holds {found}, the manifest says {counts}; {REMEDY}"

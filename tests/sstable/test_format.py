@@ -4,7 +4,8 @@
 version 1, once; what is in the repository is never written anew. ``... 1 copies`` adds a store with
 a checkpoint, and exports, to one that has none; ``... 1 deleted`` states whose edits are of format
 2: deleted ranges and retractions, in runs and in the changelog. From version 2 on there are
-``packed`` states, whose rows of one width are packed as planes.
+``packed`` states, whose rows of one width are packed as planes; from version 4 on ``zoned`` ones,
+whose row blocks have zones.
 """
 
 import datetime
@@ -223,6 +224,38 @@ def expected_packed():
     return {"left": found}
 
 
+def zoned_streams():
+    from lsmstate.store import StreamSchema
+
+    return [StreamSchema(one.name, KEY, COLUMNS, zones=("at", "number")) for one in streams()]
+
+
+def write_zoned(directory):
+    """A standalone store in whose files one stream has zones, and the other has none."""
+    from lsmstate.lsm.store import LsmStore
+    from lsmstate.options import Options
+
+    options = Options(memory_bytes=8 << 20, block_bytes=1024)
+    opened = [zoned_streams()[0], streams()[1]]
+    with LsmStore.open(str(directory / "zoned"), opened, options=options) as store:
+        for number, (left, right) in enumerate(zip(batches(0), batches(1000), strict=True)):
+            fill(store, number, left, right)
+            store.flush()
+        store.commit()
+    (directory / "zoned" / "LOCK").unlink()
+
+
+def in_zone(store, number):
+    """The numbers of all rows that are given where one is asked for, and the blocks spared."""
+    from lsmstate.store import RangeBounds
+
+    bounds = RangeBounds(low=[-(2**63)], zones={"number": ([number], [number])})
+    found = []
+    for piece in store.probe_ranges("left", bounds):
+        found += piece.rows.column("number").to_pylist()
+    return found, store.stats().probes.blocks_spared
+
+
 def expected_deleted():
     """By stream and key, what those writes left."""
     model = ModelStore(["left", "right"])
@@ -384,6 +417,38 @@ def test_packed_rows_of_every_version(version):
         check_holds(store, expected_packed())
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+def test_files_of_every_version_are_asked_for_zones(version):
+    from lsmstate.lsm.store import LsmStore
+    from lsmstate.options import Options
+
+    pointer = json.loads((DATA / version / "pointer.json").read_text())["attempts"]
+    with LsmStore.open_attempt(
+        str(DATA / version / "attempts"),
+        zoned_streams(),
+        pointer=pointer,
+        batch_id=99,
+        attempt_id="reader",
+        options=Options(),
+    ) as store:
+        found, spared = in_zone(store, 55)
+        assert (len(found), spared) == (sum(map(len, expected(0).values())), 0)
+
+
+@pytest.mark.parametrize("version", [each for each in VERSIONS if each > "format-3"])
+def test_zones_of_every_version(version, tmp_path):
+    from lsmstate.lsm.store import LsmStore
+    from lsmstate.options import Options
+
+    shutil.copytree(DATA / version / "zoned", tmp_path / "store")
+    with LsmStore.open(str(tmp_path / "store"), zoned_streams(), options=Options()) as store:
+        check(store)
+        found, spared = in_zone(store, 55)
+        assert 55 in found
+        assert len(found) < 100
+        assert spared > 30
+
+
 if __name__ == "__main__":
     target = DATA / f"format-{sys.argv[1]}"
     if sys.argv[2:] == ["copies"]:
@@ -402,3 +467,4 @@ if __name__ == "__main__":
     write_copies(target)
     write_deleted(target)
     write_packed(target)
+    write_zoned(target)

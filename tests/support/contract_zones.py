@@ -209,7 +209,7 @@ class ZoneTests(BackendTests):
                     read()
         for zones, said in (
             (("w",), "the rows have no column 'w'; name some of id, u, text, v"),
-            (("text",), "column 'text' is a string; only numbers"),
+            (("text",), "column 'text' is a string and can have no zones"),
             (("u", "u"), "column 'u' is named twice"),
             ("u", "give a tuple of names"),
             (["u"], "give a tuple of names"),

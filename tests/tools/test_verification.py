@@ -225,7 +225,7 @@ def test_a_manifest_that_comes_while_the_directory_is_listed(kept, monkeypatch):
 
 
 def test_that_memory_is_short_is_no_damage(kept, monkeypatch):
-    def refuse(table):
+    def refuse(*_):
         raise MemoryLimitError("no room")
 
     monkeypatch.setattr(verification.sst_check, "verify", refuse)

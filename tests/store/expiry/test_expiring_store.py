@@ -50,7 +50,7 @@ class TestContract(StateStoreTests):
     @staticmethod
     def expiring(streams):
         return [
-            StreamSchema(s.name, s.key, s.rows, expiry=Expiry("id", 10**15))
+            StreamSchema(s.name, s.key, s.rows, Expiry("id", 10**15), s.zones)
             if "id" in s.rows.names
             else s
             for s in streams
