@@ -20,10 +20,11 @@ from lsmstate.cython_ext.memory.budget cimport PROBE, Budget
 from lsmstate.cython_ext.memory.read_budget cimport take_memory
 from lsmstate.cython_ext.sstable.block cimport BLOCK_KEYS
 from lsmstate.cython_ext.sstable.block_cache cimport CachedBlock
-from lsmstate.cython_ext.sstable.key_block cimport KeyBlock, parse_key_block, row_block_place
+from lsmstate.cython_ext.sstable.key_block cimport (
+    KeyBlock, Zone, parse_key_block, row_block_place, zone_at, zone_column, zone_rows,
+)
 from lsmstate.cython_ext.sstable.sst_reader cimport USE_PROBE, Sst
 from lsmstate.cython_ext.sstable.sst_walker cimport Hit
-from lsmstate.cython_ext.sstable.zones cimport Zone, zone_at, zone_column, zone_rows
 
 cdef uint32_t NOWHERE = 0xFFFFFFFF
 

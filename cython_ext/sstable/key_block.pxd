@@ -1,6 +1,6 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
-from lsmstate.cython_ext.base.coding cimport Buffer
+from lsmstate.cython_ext.base.coding cimport Buffer, load_u32, load_u64
 
 cdef enum:
     KEY_TAIL_BYTES = 24
@@ -11,7 +11,7 @@ cdef enum:
 cdef struct KeyBlock:      # a decoded key block, read in place
     const uint8_t* entries
     const uint8_t* entries_end
-    const uint8_t* zones   # of the row blocks; see zones.pxd
+    const uint8_t* zones   # of the row blocks
     const uint8_t* restarts
     const uint8_t* row_ends
     uint64_t row_base
@@ -19,6 +19,10 @@ cdef struct KeyBlock:      # a decoded key block, read in place
     uint32_t restart_count
     uint32_t count
     uint32_t zone_columns
+
+cdef struct Zone:          # of one column in one row block; without a value its least is the greater
+    uint64_t least
+    uint64_t greatest
 
 cdef struct KeyEntry:
     uint8_t flags
@@ -61,3 +65,27 @@ cdef int restart_before(
     const KeyBlock* block, const uint8_t* key, size_t key_size, uint32_t* found
 ) noexcept nogil
 cdef const uint8_t* restart_place(const KeyBlock* block, uint32_t index) noexcept nogil
+
+
+cdef inline uint32_t zone_column(const KeyBlock* block, uint32_t place) noexcept nogil:
+    """The number of a key block's zone column."""
+    return load_u32(block.zones + 4 * <size_t> place)
+
+
+cdef inline const uint8_t* _zones_of(const KeyBlock* block, uint32_t row_block) noexcept nogil:
+    cdef size_t columns = block.zone_columns
+    return block.zones + 4 * columns + row_block * (4 + columns * sizeof(Zone))
+
+
+cdef inline uint32_t zone_rows(const KeyBlock* block, uint32_t row_block) noexcept nogil:
+    """The number of rows in a row block, which is one of the key block."""
+    return load_u32(_zones_of(block, row_block))
+
+
+cdef inline Zone zone_at(const KeyBlock* block, uint32_t row_block, uint32_t place) noexcept nogil:
+    """The zone of a row block in a key block's zone column."""
+    cdef const uint8_t* at = _zones_of(block, row_block) + 4 + place * sizeof(Zone)
+    cdef Zone zone
+    zone.least = load_u64(at)
+    zone.greatest = load_u64(at + 8)
+    return zone

@@ -16,13 +16,13 @@ from lsmstate.cython_ext.base.coding cimport (
 )
 from lsmstate.cython_ext.entries.entry_source cimport FLAG_CONTINUES, RowRef
 from lsmstate.cython_ext.sstable.index_block cimport IndexBlock, index_entry, parse_index_block
-from lsmstate.cython_ext.sstable.key_block cimport KeyBlock, KeyEntry, next_entry, parse_key_block
+from lsmstate.cython_ext.rows.zone_columns cimport ZoneColumns, zone_word
+from lsmstate.cython_ext.sstable.key_block cimport (
+    KeyBlock, KeyEntry, Zone, next_entry, parse_key_block, zone_at, zone_column, zone_rows,
+)
 from lsmstate.cython_ext.sstable.sst_reader cimport INDEX_PAYLOAD, USE_ONCE, Sst
 from lsmstate.cython_ext.sstable.sst_source cimport SstSource
 from lsmstate.cython_ext.sstable.sst_writer cimport FOOTER_BYTES, HEADER_BYTES
-from lsmstate.cython_ext.sstable.zones cimport (
-    Zone, ZoneColumns, zone_at, zone_column, zone_rows, zone_word,
-)
 
 from lsmstate.cython_ext.errors import CorruptionError, InvalidArgumentError
 

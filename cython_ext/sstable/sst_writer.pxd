@@ -4,7 +4,7 @@ from lsmstate.cython_ext.sstable.block_output cimport BlockOutput
 from lsmstate.cython_ext.memory.budget cimport Budget
 from lsmstate.cython_ext.base.coding cimport Buffer
 from lsmstate.cython_ext.entries.entry_source cimport EntrySource, RowRef
-from lsmstate.cython_ext.sstable.zones cimport ZoneColumns
+from lsmstate.cython_ext.rows.zone_columns cimport ZoneColumns
 
 cdef enum:
     FORMAT_VERSION = 4

@@ -4,7 +4,7 @@ from typing import Any, final
 from lsmstate.cython_ext.base.file import AppendFile
 from lsmstate.cython_ext.entries.entry_source import EntrySource
 from lsmstate.cython_ext.memory.budget import Budget
-from lsmstate.cython_ext.sstable.zones import ZoneColumns
+from lsmstate.cython_ext.rows.zone_columns import ZoneColumns
 
 @final
 class SstWriter:

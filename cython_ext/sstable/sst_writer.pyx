@@ -32,8 +32,8 @@ from lsmstate.cython_ext.base.file cimport AppendFile
 from lsmstate.cython_ext.sstable.index_block cimport (
     is_large_index, put_index_block, put_index_key, put_separator,
 )
-from lsmstate.cython_ext.sstable.key_block cimport RESTART_ENTRIES
-from lsmstate.cython_ext.sstable.zones cimport Zone, ZoneColumns, widen
+from lsmstate.cython_ext.rows.zone_columns cimport ZoneColumns, zone_word
+from lsmstate.cython_ext.sstable.key_block cimport RESTART_ENTRIES, Zone
 
 cdef enum:
     KEYS_PER_PARTITION = 8192
@@ -523,3 +523,15 @@ cdef class SstWriter:
     @property
     def path(self) -> str:
         return self.output.file.path
+
+
+cdef inline void widen(
+    ZoneColumns columns, const uint8_t* row, size_t size, Zone* zones
+) noexcept nogil:
+    """Take a row into the zones of its block."""
+    cdef Py_ssize_t c
+    cdef uint64_t word = 0
+    for c in range(columns.count):
+        if zone_word(&columns.columns[c], row, size, &word):
+            zones[c].least = min(zones[c].least, word)
+            zones[c].greatest = max(zones[c].greatest, word)

@@ -12,8 +12,8 @@ from lsmstate.cython_ext.base.compression import codec_number
 from lsmstate.cython_ext.base.file import AppendFile, remove
 from lsmstate.cython_ext.entries.entry_source import EntrySource
 from lsmstate.cython_ext.memory.budget import Budget
+from lsmstate.cython_ext.rows.zone_columns import ZoneColumns
 from lsmstate.cython_ext.sstable.sst_writer import SstWriter
-from lsmstate.cython_ext.sstable.zones import ZoneColumns
 from lsmstate.lsm.version import FileMeta
 from lsmstate.options import Options
 from lsmstate.process.background_worker import SLICE_BYTES

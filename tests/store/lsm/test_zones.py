@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from lsmstate.cython_ext.rows.row_codec import RowCodec
-from lsmstate.cython_ext.sstable.zones import ZoneColumns
+from lsmstate.cython_ext.rows.zone_columns import ZoneColumns
 from lsmstate.errors import CorruptionError, InvalidArgumentError
 from lsmstate.expiry_rules import Expiry
 from lsmstate.lsm import version_set
