@@ -223,6 +223,10 @@ class Range:
         #: Whether a stored NaN is a candidate beside it.
         self.takes_nan = bool(self.upper) and all(each.takes_nan for each in self.upper)
 
+    def is_of(self, conjunct: Expression) -> bool:
+        """Whether a conjunct is part of it."""
+        return any(each.conjunct == conjunct for each in self.restrictions)
+
     def exactly(self) -> "Range | None":
         """The same range by exact bounds; None if not all of it has some."""
         found = []

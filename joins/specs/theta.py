@@ -85,6 +85,15 @@ class ThetaIndex:
 
 
 @dataclass(frozen=True)
+class Zone:
+    """A range of a stored column beside those of the key, by which row blocks are left out."""
+
+    column: str
+    type: pa.DataType
+    asked: Range
+
+
+@dataclass(frozen=True)
 class Step:
     """One stream is looked into for rows of those that are known."""
 
@@ -97,6 +106,8 @@ class Step:
     """Of an interval: what bounds its upper end from below."""
     second: Range | None = None
     """A range of another column, by which the rows of a stretch are ordered."""
+    zones: tuple[Zone, ...] = ()
+    """The ranges of other columns that are stored as they are compared."""
     checks: tuple[PairCondition, ...] = field(default=())
     """What candidates have to keep."""
 
@@ -119,7 +130,7 @@ class Step:
         answered = frozenset[Expression]() if low is None else low.answered
         if not all(check.predicate in answered for check in self.checks):
             return None
-        return replace(self, low=low, second=None, checks=())
+        return replace(self, low=low, second=None, zones=(), checks=())
 
     def failing(self, columns: Values, count: int) -> frozenset[Expression]:
         """The conjuncts that fail on one of the known combinations whatever its partner is."""
@@ -236,7 +247,8 @@ class ThetaSpec:
         found = []
         for index in self.indexes:
             rows = self.streams[index.stream]
-            found.append(StreamSchema(index.name, index.key_schema, rows))
+            zones = sorted(self._zones_of(index))
+            found.append(StreamSchema(index.name, index.key_schema, rows, zones=tuple(zones)))
             if index.high is not None:
                 found.append(StreamSchema(index.lengths_name, LENGTHS, LENGTHS))
         return tuple(found)
@@ -308,6 +320,10 @@ class ThetaSpec:
             )
         return tuple(lines)
 
+    def _zones_of(self, index: ThetaIndex) -> set[str]:
+        steps = (step for steps in self.steps.values() for step in steps)
+        return {zone.column for step in steps if step.index == index for zone in step.zones}
+
     def _uses(self, conjunct: Expression) -> list[str]:
         if len(streams_of(conjunct)) == 1:
             return ["filters rows before they are stored"]
@@ -316,8 +332,10 @@ class ThetaSpec:
             ranges = [r for r in (step.low, step.high) if r is not None]
             if any(each.conjunct == conjunct for each in step.equal):
                 found[f"key of {step.target}"] = None
-            elif any(each.conjunct == conjunct for r in ranges for each in r.restrictions):
+            elif any(each.is_of(conjunct) for each in ranges):
                 found[f"{step.kind} in {step.target}"] = None
+            elif any(zone.asked.is_of(conjunct) for zone in step.zones):
+                found[f"zone in {step.target}"] = None
             if any(check.predicate == conjunct for check in step.checks):
                 found["checked on candidates"] = None
         return list(found)
@@ -331,7 +349,7 @@ class ThetaSpec:
             ranges = [r for r in (step.low, step.high) if r is not None]
             if any(each.conjunct == conjunct for each in step.equal):
                 costs[f"a row reads its equal rows of {step.target}"] = None
-            elif any(each.conjunct == conjunct for r in ranges for each in r.restrictions):
+            elif any(each.is_of(conjunct) for each in ranges):
                 costs[f"a row reads {_read_by_range(step)} {step.target}"] = None
             elif any(check.predicate == conjunct for check in step.checks):
                 of = "row" if step.kind == "scan" else "candidate"
@@ -370,7 +388,8 @@ class ThetaSpec:
         second = high if high is not None else _second(found, low)
         if second is not None and not _is_ordered(second):
             second = None
-        return Step(target, index, equal, low, high, second, checks)
+        zones = _zones(found, low, self.streams[target])
+        return Step(target, index, equal, low, high, second, zones, checks)
 
 
 #: The key, and the rows, of a stream that holds length classes.
@@ -448,6 +467,28 @@ def _second(found: Sequence[Restriction], low: Range | None) -> Range | None:
         return None
     others = [each for each in found if each.part != low.part and each.sign != "="]
     return _range(others)
+
+
+def _zones(found: Sequence[Restriction], low: Range | None, rows: pa.Schema) -> tuple[Zone, ...]:
+    """Beside a range of one column, those of others whose stored values it is about."""
+    if low is None:
+        return ()
+    zones: dict[str, Zone] = {}
+    others = [each for each in found if each.part != low.part and each.sign != "="]
+    for part in dict.fromkeys(each.part for each in others):
+        if isinstance(part.expression, Column):
+            name = part.expression.name
+            stored = rows.field(name).type
+            if has_lengths(part.type) and _are_alike(stored, part.type):
+                asked = Range([each for each in others if each.part == part])
+                zones.setdefault(name, Zone(name, stored, asked))
+    return tuple(zones.values())
+
+
+def _are_alike(stored: pa.DataType, compared: pa.DataType) -> bool:
+    """Whether a stored value is compared as it is, or as a wider number."""
+    kinds = (pa.types.is_integer, pa.types.is_floating)
+    return stored == compared or any(is_one(stored) and is_one(compared) for is_one in kinds)
 
 
 def _is_ordered(second: Range) -> bool:

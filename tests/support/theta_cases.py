@@ -155,7 +155,6 @@ def random_condition(streams: Sequence[str], rng: random.Random) -> Condition:
     sign = rng.choice(list(SIGNS))
     alike = rng.choice(ALIKE)
     column = lambda: rng.choice(alike)  # noqa: E731
-    number = rng.choice(["i", "n", "d", "m"])
     match rng.randrange(10):
         case 0:
             alike = rng.choice([("i", "n"), ("s",), ("d",), ("e",), ("f", "d")])
@@ -184,13 +183,7 @@ def random_condition(streams: Sequence[str], rng: random.Random) -> Condition:
 
             return Condition(f"abs({one}.{kind} - {other}.{kind}) {sign} {most}", near)
         case 5:
-            step, most = rng.choice(["+", "-"]), rng.choice([-4, 0, 3])
-            return Condition(
-                f"{one}.{number} {step} {other}.{number} {sign} {most}",
-                lambda found: compared(
-                    sign, added(step, found[one][number], found[other][number]), most
-                ),
-            )
+            return sum_condition(one, other, sign, rng)
         case 6:
             hours = rng.choice([1, 4])
 
@@ -214,6 +207,31 @@ def random_condition(streams: Sequence[str], rng: random.Random) -> Condition:
             return any_of([random_condition(streams, rng), random_condition(streams, rng)])
     least = rng.randint(-4, 4)
     return Condition(f"{one}.i >= {least}", lambda found: compared(">=", found[one]["i"], least))
+
+
+def ranges_condition(streams: Sequence[str], rng: random.Random) -> Condition:
+    """Ranges of several columns of the same two streams, at times beside an equality."""
+    one, other = rng.sample(list(streams), 2)
+    found = [of_columns("=", (one, "i"), (other, "n"))] if rng.random() < 0.2 else []
+    for _ in range(rng.choice([2, 2, 3])):
+        alike = rng.choice(ALIKE)
+        sign = rng.choice(["<", "<=", ">", ">="])
+        if rng.random() < 0.6:
+            found.append(of_columns(sign, *((s, rng.choice(alike)) for s in (one, other))))
+        else:
+            found.append(sum_condition(one, other, sign, rng))
+    rng.shuffle(found)
+    return every(found)
+
+
+def sum_condition(one: str, other: str, sign: str, rng: random.Random) -> Condition:
+    """A sum or a difference of two streams' columns, compared with a number."""
+    number = rng.choice(["i", "n", "d", "d", "m"])
+    step, most = rng.choice(["+", "-"]), rng.choice([-4, 0, 3])
+    return Condition(
+        f"{one}.{number} {step} {other}.{number} {sign} {most}",
+        lambda found: compared(sign, added(step, found[one][number], found[other][number]), most),
+    )
 
 
 def _plain(number: Any) -> Any:

@@ -200,7 +200,9 @@ class Finder:
                     yield Piece(rows, stretches(at, first, stop), checks)
                 return
         may_be_dense = not is_first and self._reads_dense(step)
-        ranges = self._ranges(step, may_be_dense=may_be_dense, may_repeat=may_repeat)
+        ranges = self._ranges(
+            step, may_be_dense=may_be_dense, may_repeat=may_repeat, is_zoned=not is_first
+        )
         is_first_range = True
         for bounds, owners in ranges.of(values_of(found), count):
             # Dense ranges come first. What is kept answers all of them, or none.
@@ -245,7 +247,12 @@ class Finder:
         return self._exact_steps[step]
 
     def _ranges(
-        self, step: Step, *, may_be_dense: bool = False, may_repeat: bool = True
+        self,
+        step: Step,
+        *,
+        may_be_dense: bool = False,
+        may_repeat: bool = True,
+        is_zoned: bool = False,
     ) -> StepRanges:
         lengths = self._stored.lengths_of(step.index) if step.kind == "interval" else ()
         return StepRanges(
@@ -254,6 +261,7 @@ class Finder:
             self._most_ranges,
             may_be_dense=may_be_dense,
             may_repeat=may_repeat,
+            zones=step.zones if is_zoned else (),
         )
 
     def _reads_dense(self, step: Step) -> bool:

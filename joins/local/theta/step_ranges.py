@@ -14,10 +14,16 @@ from lsmstate.joins.conditions.columns import Column
 from lsmstate.joins.conditions.evaluate import Values
 from lsmstate.joins.conditions.key_parts import KeyPart
 from lsmstate.joins.local.parts.row_picks import Numbers
-from lsmstate.joins.local.theta.dense_ranges import DenseRanges, is_readable, leave_no_gap
+from lsmstate.joins.local.theta.dense_ranges import (
+    LEAST,
+    DenseRanges,
+    is_readable,
+    leave_no_gap,
+)
 from lsmstate.joins.local.theta.lengths import least_low, length_classes
 from lsmstate.joins.local.theta.limits import plain
-from lsmstate.joins.specs.theta import Step, ThetaIndex
+from lsmstate.joins.local.theta.zones import Zones, asked_zones, taken
+from lsmstate.joins.specs.theta import Step, ThetaIndex, Zone
 from lsmstate.store import MultimapStore, RangeBounds
 
 #: Ranges that may be looked up at once in any case; each takes some 100 bytes.
@@ -59,6 +65,7 @@ class StepRanges:
         *,
         may_be_dense: bool,
         may_repeat: bool,
+        zones: Sequence[Zone] = (),
     ) -> None:
         """
         Args:
@@ -67,12 +74,14 @@ class StepRanges:
             most_ranges: How many ranges may be looked up at once.
             may_be_dense: Whether ranges that leave no gap are to be told as such.
             may_repeat: Whether a row may lie in ranges that are looked up apart.
+            zones: The step's, if blocks of rows are to be left out.
         """
         self._step = step
         self._lengths = lengths
         self._most_ranges = most_ranges
         self._may_be_dense = may_be_dense and not step.equal
         self._may_repeat = may_repeat
+        self._zones = zones
 
     def of(
         self, columns: Values, count: int
@@ -93,23 +102,25 @@ class StepRanges:
         if step.high is not None:
             reached, _, is_known = step.high.limits(columns, count)
             known &= is_known
-        places = np.flatnonzero(known)
+        zones, is_known = asked_zones(self._zones, columns, count)
+        places = np.flatnonzero(known & is_known)
         if not len(places):
             return
         if len(places) < count:
             kept = pa.array(places)
             equal = [each.take(kept) for each in equal]
             low, high, reached = (e if e is None else e.take(kept) for e in (low, high, reached))
+            zones = taken(zones, kept)
         names = step.index.key_schema.names
         if reached is not None:
             if not self._lengths:
                 return
             assert high is not None
-            yield from self._intervals(equal, reached, high, places)
+            yield from self._intervals(equal, reached, high, zones, places)
             return
         prefix = pa.RecordBatch.from_arrays(equal, names=names[: len(equal)]) if equal else None
         if step.low is None:
-            yield from self._bounded(RangeBounds(prefix, None, None), places)
+            yield from self._bounded(RangeBounds(prefix), places)
             return
         if step.low.takes_nan:
             # So no row is in both: here all but NaN, there NaN alone.
@@ -120,16 +131,18 @@ class StepRanges:
         if is_open and is_readable(step.low.part.type):
             yield DenseRanges(low, high, *includes), places
         else:
-            yield from self._bounded(RangeBounds(prefix, low, high, *includes), places)
+            bounds = RangeBounds(prefix, low, high, *includes, zones=zones)
+            yield from self._bounded(bounds, places)
         if step.low.takes_nan:
             nan = pa.array(np.full(len(places), np.nan))
-            yield from self._bounded(RangeBounds(prefix, nan, nan), places)
+            yield from self._bounded(RangeBounds(prefix, nan, nan, zones=zones), places)
 
     def _intervals(
         self,
         equal: Sequence[pa.Array],
         reached: pa.Array,
         high: pa.Array,
+        zones: Zones,
         places: Numbers,
     ) -> Iterator[tuple[RangeBounds | DenseRanges, Numbers]]:
         """A range per class of lengths."""
@@ -139,8 +152,11 @@ class StepRanges:
             order = np.argsort(plain(high))
             by_high = pa.array(order)
             reached, high, places = reached.take(by_high), high.take(by_high), places[order]
+            zones = taken(zones, by_high)
         includes_high = step.low.includes_high
         may_be_dense = self._may_be_dense and is_readable(reached.type)
+        if may_be_dense and count >= LEAST:
+            zones = {}  # what leaves gaps then is narrow, and most rows in it match
         lows: dict[int, pa.Array] = {}
         for each in self._lengths:
             low = least_low(reached, each)
@@ -158,7 +174,13 @@ class StepRanges:
                 columns, names=step.index.key_schema.names[: len(columns)]
             )
             low = pa.concat_arrays([low for _, low in some])
-            bounds = RangeBounds(prefix, low, high.take(every), includes_high=includes_high)
+            bounds = RangeBounds(
+                prefix,
+                low,
+                high.take(every),
+                includes_high=includes_high,
+                zones=taken(zones, every),
+            )
             yield from self._bounded(bounds, np.tile(places, len(some)))
 
     def _bounded(
@@ -186,6 +208,7 @@ class StepRanges:
                 equal=None if equal is None else equal.take(some),
                 low=None if low is None else low.take(some),
                 high=None if high is None else high.take(some),
+                zones=taken(bounds.zones, some),
             )
             yield part, owners[some.to_numpy()]
 
