@@ -50,9 +50,10 @@ def _as_stored(values: pa.Array, kind: pa.DataType, *, is_high: bool) -> pa.Arra
     """Limits as a stored column has them, not narrower."""
     if values.type == kind:
         return values
+    stored = kind.to_pandas_dtype()
     if pa.types.is_floating(kind):
         with np.errstate(over="ignore"):
-            near = plain(values).astype(np.float32)
-        return pa.array(np.nextafter(near, np.float32(np.inf if is_high else -np.inf)))
-    info = np.iinfo(kind.to_pandas_dtype())
+            near = plain(values).astype(stored)
+        return pa.array(np.nextafter(near, stored(np.inf if is_high else -np.inf)))
+    info = np.iinfo(stored)
     return pa.array(np.clip(plain(values), info.min, info.max), kind)

@@ -89,7 +89,9 @@ def test_no_result_needs_what_may_be_left_out(seed: int) -> None:
         check_one(seed, path, ranges_condition)
 
 
-@pytest.mark.parametrize("kind", [pa.int8(), pa.int32(), pa.float32(), pa.int64()], ids=str)
+@pytest.mark.parametrize(
+    "kind", [pa.int8(), pa.int32(), pa.int64(), pa.float16(), pa.float32()], ids=str
+)
 def test_limits_of_a_narrower_column_are_not_narrower(kind: pa.DataType) -> None:
     if pa.types.is_floating(kind):
         limits = pa.array([1e300, -1e300, 0.1, float("nan"), float("inf"), 1 / 3, 0.0])
@@ -185,3 +187,15 @@ def test_how_a_zone_is_told() -> None:
     assert "a.x < b.x: range in b, range in a" in told
     assert "a.u < b.u: zone in b, checked on candidates, zone in a" in told
     assert {zone for schema in spec.stream_schemas for zone in schema.zones} == {"u", "k"}
+
+
+@pytest.mark.parametrize("kind", [pa.float16(), pa.float32(), pa.uint16()], ids=str)
+def test_a_zone_of_a_column_narrower_than_the_comparison(kind: pa.DataType) -> None:
+    rows = [pa.schema([("x", pa.int64()), ("u", of)]) for of in (pa.float64(), kind)]
+    on = "b.x BETWEEN a.x AND a.x + 9 AND a.u < b.u"
+    streams = dict(zip("ab", rows, strict=True))
+    with MultiwayJoin(streams, on, state=State(backend="memory")) as join:
+        stored = [pa.array(range(9)), pa.array(range(9)).cast(kind)]
+        join.process("b", pa.record_batch(stored, schema=rows[1])).close()
+        given = join.process("a", pa.record_batch([[3, 3], [6.9999, 1e9]], schema=rows[0]))
+        assert sorted(given.to_table()["b_u"].to_pylist()) == [7, 8]
