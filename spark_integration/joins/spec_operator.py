@@ -16,7 +16,7 @@ from lsmstate.spark_integration.joins.malformed_rows import MalformedRows
 from lsmstate.spark_integration.joins.run_join import run_join
 from lsmstate.spark_integration.plan.inputs import Inputs
 from lsmstate.spark_integration.plan.options import OperatorOptions
-from lsmstate.spark_integration.plan.stateful_plan import StatefulPlan
+from lsmstate.spark_integration.plan.stateful_plan import StatefulPlan, observed_streams
 from lsmstate.spark_integration.skew.key_watch import skew_streams
 from lsmstate.spark_integration.stateful_operator.build import default_buckets, stateful_operator
 
@@ -87,6 +87,7 @@ def plan_of(
         state=(
             *spec.stream_schemas,
             *skew_streams(skew, len(inputs.frames)),
+            *observed_streams(routing),
         ),
         output=spec.output_schema,
         settings=settings,

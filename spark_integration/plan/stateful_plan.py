@@ -36,6 +36,13 @@ OBSERVED: Final = StreamSchema(
 )
 
 
+def observed_streams(routing: Routing) -> list[StreamSchema]:
+    """The stream for observers, if one of the routings that it may settle as has them."""
+    return (
+        [OBSERVED] if any(isinstance(r, ObservingRouting) for r in candidates_of(routing)) else []
+    )
+
+
 @dataclass(frozen=True)
 class InputPlan:
     """One input: its rows, and the positions of its key columns in a routed row."""
@@ -150,8 +157,9 @@ class StatefulPlan:
     def settled(self, buckets: int, adopted: Mapping[str, Any]) -> "StatefulPlan":
         """The plan as the first start fixed it: its routing, and the streams that this needs."""
         routing = self.routing.settled(buckets, adopted)
-        watched = [OBSERVED] if isinstance(routing, ObservingRouting) else []
-        return replace(self, routing=routing, state=(*self.state, *watched))
+        unused = [] if observed_streams(routing) else [OBSERVED]
+        state = tuple(stream for stream in self.state if stream not in unused)
+        return replace(self, routing=routing, state=state)
 
     def framed(self, source: InputPlan) -> pa.Schema:
         """What a frame of an input holds: what is routed, and the marks beside it."""

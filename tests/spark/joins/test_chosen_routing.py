@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pyarrow as pa
 import pytest
@@ -110,3 +111,17 @@ def test_a_routing_that_is_no_candidate_is_not_adopted(
     start(tmp_path, plan_of(monkeypatch, BAND, 16, Skew(routing="shares")))
     with pytest.raises(InvalidArgumentError, match="routing = shares, the query now has routing"):
         start(tmp_path, plan_of(monkeypatch, BAND, 16))
+
+
+@pytest.mark.parametrize("forced", ["ranges", "biclique", None])
+def test_streams_of_late_rows_come_last(
+    monkeypatch: pytest.MonkeyPatch, forced: Literal["ranges", "biclique"] | None
+) -> None:
+    """A store is opened with its streams in the order in which it was made."""
+    plan = plan_of(monkeypatch, BAND, 16, Skew(routing=forced))
+    late = replace(plan.state[0], name="late rows")
+    settled = replace(plan, state=(*plan.state, late)).settled(16, plan.adopted)
+    names = [stream.name for stream in settled.state]
+    own = names[: -1 if forced == "biclique" else -2]
+    assert "@observed" not in own
+    assert names == [*own, *(["@observed"] if forced != "biclique" else []), "late rows"]

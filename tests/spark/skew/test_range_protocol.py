@@ -15,7 +15,7 @@ from lsmstate.joins.local.theta.range_routing import ThetaRanges
 from lsmstate.joins.routing.ranges.range_table import RangeTable
 from lsmstate.joins.specs.theta import ThetaSpec
 from lsmstate.options import Options
-from lsmstate.spark_integration.plan.stateful_plan import InputPlan, StatefulPlan
+from lsmstate.spark_integration.plan.stateful_plan import InputPlan, StatefulPlan, observed_streams
 from lsmstate.spark_integration.tables.versioned_tables import (
     PERIOD,
     VersionedTables,
@@ -42,7 +42,7 @@ class RangedQuery(SkewedQuery):
                 InputPlan(name, rows, key, (0,), pa.schema([]), ())
                 for name, rows in schemas.items()
             ),
-            state=tuple(spec.stream_schemas),
+            state=(*spec.stream_schemas, *observed_streams(self.routing)),
             output=spec.output_schema,
             settings={},
             keeps_null_keys=False,
