@@ -49,9 +49,9 @@ PARTS = {
     "merging: order of keys": r"^(merging_iter|retraction_merge|retraction_counts"
     r"|key_ranges|entry_source) ",
     "merging: reading runs": r"^sst_source",
-    "writing runs": r"^(sst_writer|block_output) |^bloom .*build",
+    "writing runs": r"^(sst_writer|block_output|zone_columns) |^bloom .*build",
     "looking keys up": r"^(row_fetch|sst_probe|sst_walker|key_lookup|bloom) ",
-    "looking ranges up": r"^(encoded_ranges|(range|end)_walk|sst_(ranges|ends)) ",
+    "looking ranges up": r"^(encoded_ranges|(range|end)_walk|sst_(ranges|ends)|zone_pruning) ",
     "key blocks and cache": r"^(\w*block|block_cache|sst_reader|file|budget|read_budget) ",
     "rows and keys to Arrow": r"^(row_(decode|builder|planes)|key_decode|buffer_pool|gather"
     r"|restore) ",

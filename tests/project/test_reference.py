@@ -129,7 +129,7 @@ def test_options_without_spark() -> None:
     assert {row["fixed by the first start"] for row in of_store} == {"no"}
     stores = "open_store and StreamSchema"
     assert shown(from_option(stores, "directory", "options")) == taken(open_store)
-    assert shown(from_option(stores, "name", "expiry")) == taken(StreamSchema)
+    assert shown(from_option(stores, "name", "zones")) == taken(StreamSchema)
     assert shown(from_option(stores, "column", "after")) == taken(Expiry)
 
 
