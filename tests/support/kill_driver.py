@@ -48,6 +48,8 @@ JOINS = {
         {"emit": "changes"},
         "SELECT * FROM {a} LEFT JOIN {b} ON a_k BETWEEN b_k - 1 AND b_k + 1",
     ),
+    # Routed by ranges, whose tables change.
+    "band": (("a", "b"), None, {}, "SELECT * FROM {a} JOIN {b} ON abs(a_k - b_k) <= 1"),
     # Documents that share ``k``; their tables of routes change.
     "documents": (("a", "b"), None, {}, "SELECT * FROM {a} JOIN {b} ON a_k = b_k"),
     # Vectors at most 1 apart; their worksets move between buckets.
@@ -108,6 +110,19 @@ def joined_vectors(frames: Any) -> Any:
     return found.select("a_k", "a_text", "b_k", "b_text")
 
 
+def joined_band(frames: Any) -> Any:
+    """Two streams by a band, over so many buckets that ranges are the cheaper routing."""
+    from lsmstate.spark import State, explain_join, multiway_join
+
+    found = multiway_join(
+        {name: frames[name] for name in "ab"},
+        "abs(a.a_k - b.b_k) <= 1",
+        state=State(memory="16m", buckets=8),
+    )
+    assert "routing ranges" in explain_join(found)
+    return found
+
+
 def joined_groups(frames: Any) -> Any:
     """Three streams by their keys, and groups of the results."""
     from pyspark.sql import functions as F
@@ -121,8 +136,9 @@ def joined_groups(frames: Any) -> Any:
     return to_multiway(groups)
 
 
-#: Joins that are no ``multiway_join``, or have something above it.
+#: Joins that are no ``multiway_join`` with the usual arguments, or have something above it.
 _MADE = {
+    "band": joined_band,
     "documents": joined_documents,
     "similarity": joined_vectors,
     "aggregates": joined_groups,

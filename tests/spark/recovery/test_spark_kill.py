@@ -125,7 +125,10 @@ class Killer:
     ("provider", "joined"),
     [
         *((each, "keys") for each in PROVIDERS),
-        *(("hdfs", joined) for joined in ("range", "documents", "similarity", "aggregates")),
+        *(
+            ("hdfs", joined)
+            for joined in ("range", "band", "documents", "similarity", "aggregates")
+        ),
     ],
 )
 def test_whatever_is_killed_nothing_is_lost_and_nothing_doubled(
