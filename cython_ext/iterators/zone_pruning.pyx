@@ -40,7 +40,8 @@ cdef struct Bounds:            # of a column, by row of the bounds
 
 
 cdef struct Judged:            # the row block of a run that was asked about last
-    void* file
+    bint is_there
+    uint64_t uid               # of its file, which may be closed by now
     uint64_t key_block
     uint32_t index
     bint is_wanted             # by `range`
@@ -51,6 +52,7 @@ cdef struct Judged:            # the row block of a run that was asked about las
 
 cdef struct Cursor:            # a run's current key block
     void* file
+    uint64_t uid
     CachedBlock* block
     KeyBlock keys
     uint32_t* columns          # where it has those that are bounded, or NOWHERE
@@ -272,6 +274,7 @@ cdef class ZonePruner:
             (<Sst> cursor.file).cache.unpin(cursor.block)
             cursor.block = NULL
         cursor.file = file
+        cursor.uid = (<Sst> file).uid
         cursor.block = (<Sst> file).load(
             hit.key_block, hit.key_block_size, BLOCK_KEYS, USE_PROBE
         )
@@ -292,11 +295,12 @@ cdef class ZonePruner:
         cdef Cursor* cursor = &self.cursors[r]
         cdef Py_ssize_t i
         if (
-            judged.file != cursor.file or judged.key_block != cursor.block.offset
-            or judged.index != index
+            not judged.is_there or judged.uid != cursor.uid
+            or judged.key_block != cursor.block.offset or judged.index != index
         ):
             self._count(judged)
-            judged.file = cursor.file
+            judged.is_there = True
+            judged.uid = cursor.uid
             judged.key_block = cursor.block.offset
             judged.index = index
             judged.is_wanted = judged.is_needed = False
@@ -337,9 +341,9 @@ cdef class ZonePruner:
 
     cdef void _count(self, Judged* judged) noexcept nogil:
         """Count the block that was judged, if there is one, and no key needed it."""
-        if judged.file != NULL and not judged.is_needed:
+        if judged.is_there and not judged.is_needed:
             self.spared += 1
-        judged.file = NULL
+        judged.is_there = False
 
 
 cdef int _make_room(RunHits* run, Lookup lookup, size_t capacity) except -1:
